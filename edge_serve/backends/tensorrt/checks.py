@@ -12,7 +12,7 @@ from edge_serve.backends.tensorrt.bindings import Binding, BindingRole, input_bi
 from edge_serve.backends.tensorrt.complete import check_allowed, unsupported_type
 from edge_serve.backends.tensorrt.engine import DATA_TYPES, EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice, largest_shape
-from edge_serve.errors import Internal, InvalidArgument, NotFound, with_advice
+from edge_serve.errors import Internal, InvalidArgument, NotFound, Unsupported, with_advice
 from edge_serve.messages.tensors import shape_text
 from edge_serve.records import frozen
 
@@ -30,6 +30,7 @@ def check_tensorrt(config: Json, engine: EngineInfo, choices: Sequence[Choice], 
 
     Raises:
         InvalidArgument, NotFound, Internal: it does not, with Triton's text.
+        Unsupported: the engine pads a tensor.
     """
     _Check(config, engine, choices, instance).run()
 
@@ -123,6 +124,13 @@ class _Check:
         if not tensor.is_linear and binding.ragged:
             wrong = Internal if binding.is_input else InvalidArgument
             raise wrong(f"unexpected allow-ragged for non-linear {binding.side} '{binding.name}' for {self.instance}")
+        if tensor.is_padded:
+            raise Unsupported(
+                f"{binding.side} '{binding.name}' for model '{self.model}' has format {tensor.format}, which rounds "
+                f"dimension {tensor.vectorized_dim} of {shape_text(tensor.shape)} up to a multiple of "
+                f"{tensor.components}, and the server does not pad tensors: build the engine with linear inputs and "
+                "outputs (trtexec: --inputIOFormats, --outputIOFormats), or with a multiple there"
+            )
         if binding.is_input:
             self._check_input_dims(binding, tensor)
         elif not binding.ragged:

@@ -29,8 +29,8 @@ from edge_serve.records import slotted
 
 
 def nbytes(tensor: TensorInfo, shape: Sequence[int]) -> int:
-    """Return the bytes of a tensor of this shape, as the engine lays it out."""
-    return math.prod(tensor.padded(shape)) * BY_CONFIG_NAME[tensor.data_type].size
+    """Return the bytes of a tensor of this shape."""
+    return math.prod(shape) * BY_CONFIG_NAME[tensor.data_type].size
 
 
 @slotted

@@ -92,15 +92,13 @@ class TensorInfo:
         """Return whether a dimension is variable."""
         return -1 in self.shape
 
-    def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape that a tensor of this shape occupies in memory, with the vectorized dimension rounded up.
-
-        Triton adds a whole vector to a dimension that is a multiple already, and so expects too many bytes there.
-        """
-        sizes = list(shape)
-        if not self.is_linear and 0 <= self.vectorized_dim < len(sizes):
-            sizes[self.vectorized_dim] = -(-sizes[self.vectorized_dim] // self.components) * self.components
-        return tuple(sizes)
+    @property
+    def is_padded(self) -> bool:
+        """Return whether the layout rounds a dimension up, or may do so with a variable one."""
+        if not 0 <= self.vectorized_dim < len(self.shape):
+            return False
+        size = self.shape[self.vectorized_dim]
+        return self.components > 1 and (size == -1 or size % self.components > 0)
 
 
 @frozen

@@ -9,7 +9,7 @@ import pytest
 from edge_serve.backends.tensorrt.checks import check_tensorrt
 from edge_serve.backends.tensorrt.engine import EngineInfo, Profile
 from edge_serve.backends.tensorrt.profiles import instance_profiles
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unsupported
 from tests.backends.tensorrt.fake_engine import batching, engine, output, profile, span, tensor
 
 PLAIN = engine(tensor("x", (-1, 3)), output("y", (2,)), profiles=[profile(x=span((1, 3), (2, 3), (4, 3)))])
@@ -242,9 +242,9 @@ def test_shape_output_that_is_scattered() -> None:
 
 
 def test_formats() -> None:
-    found = engine(tensor("x", (8, 3, 4, 4), format="HWC8", vectorized_dim=1, components=8), output("y", (8, 2)))
-    check(config(input=[entry("x", [3, 4, 4], is_non_linear_format_io=True)]), found)
-    assert refused(config(input=[entry("x", [3, 4, 4])]), found).message == (
+    found = engine(tensor("x", (8, 16, 4, 4), format="HWC8", vectorized_dim=1, components=8), output("y", (8, 2)))
+    check(config(input=[entry("x", [16, 4, 4], is_non_linear_format_io=True)]), found)
+    assert refused(config(input=[entry("x", [16, 4, 4])]), found).message == (
         "input 'x' for model 'm' uses a non-linear IO format, but 'is_non_linear_format_io' is incorrectly set to "
         "false in the model configuration. Write is_non_linear_format_io: true for it; its format is HWC8"
     )
@@ -328,3 +328,18 @@ def test_shape_tensor_without_a_request_is_not_configured() -> None:
         {"name": "size", "control": [{"kind": "CONTROL_SEQUENCE_READY", "int32_false_true": [0, 1]}]}
     ]}, output=sized()["output"])  # fmt: skip
     assert refused(given, SIZED).message == "expected configuration for input 'size' for m_0_0"
+
+
+@pytest.mark.parametrize("channels", [3, 12, -1])
+def test_format_that_pads_is_refused(channels: int) -> None:
+    """Requests have the shape of the configuration, and its bytes."""
+    shape = (8, channels, 4, 4)
+    profiles = [profile(x=span((8, 8, 4, 4), (8, 8, 4, 4), (8, 64, 4, 4)))]
+    found = engine(
+        tensor("x", shape, format="HWC8", vectorized_dim=1, components=8), output("y", (8, 2)), profiles=profiles
+    )
+    error = refused(config(input=[entry("x", [channels, 4, 4], is_non_linear_format_io=True)]), found)
+    assert type(error) is Unsupported
+    assert error.message.startswith(
+        f"input 'x' for model 'm' has format HWC8, which rounds dimension 1 of [8,{channels},4,4] up to a multiple of 8"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,10 +96,8 @@ def test_vectorized_format() -> None:
 
     assert (hwc8.format, hwc8.is_linear, hwc8.vectorized_dim, hwc8.components) == ("HWC8", False, 1, 8)
     assert (linear.is_linear, linear.components) == (True, 1)
-    assert hwc8.padded((2, 3, 4, 4)) == (2, 8, 4, 4)
-    assert hwc8.padded((2, 8, 4, 4)) == (2, 8, 4, 4)
-    assert hwc8.padded((2, 9, 4, 4)) == (2, 16, 4, 4)
-    assert linear.padded((2, 3)) == (2, 3)
+    assert (hwc8.is_padded, linear.is_padded) == (True, False)
+    assert [replace(hwc8, shape=(1, size, 4, 4)).is_padded for size in (8, 9, 16, -1)] == [False, True, False, True]
 
 
 def test_tensor_without_dimensions() -> None:

@@ -21,7 +21,7 @@ from edge_serve.backends.cuda.tensor_path import PlainOutputs
 from edge_serve.backends.tensorrt.backend import TensorRtBackend
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import load_library
-from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.tensors import DataType, InferTensor
 from tests.backends.cuda.host import HostCuda
 from tests.stand_ins.plans import OPERATIONS, Arrays, plan, tensor
@@ -372,6 +372,25 @@ def test_output_is_divided_by_the_shapes_of_its_source(host: HostCuda, tmp_path:
     replies = instance.execute([request(row) for row in rows], Timing())
 
     assert [values(reply).tolist() for reply in replies] == [row.tolist() for row in rows]
+
+
+@pytest.mark.parametrize("channels", [8, 3])
+def test_format_that_is_not_linear_is_served_where_it_pads_nothing(
+    host: HostCuda, tmp_path: Path, channels: int
+) -> None:
+    shape, hwc8 = (-1, channels, 2, 2), {"format": "HWC8", "vectorized_dim": 1, "components": 8}
+    both = [tensor(f"{way}0", way, "FLOAT", shape, **hwc8) for way in ("INPUT", "OUTPUT")]
+    content = plan("identity", both, [{"INPUT0": ((1, *shape[1:]), (1, *shape[1:]), (4, *shape[1:]))}])
+    if channels % 8:
+        with pytest.raises(Unsupported, match="input 'INPUT0' for model 'm' has format HWC8, which rounds dimension 1"):
+            opened(host, spec(tmp_path, content))
+        return
+    _, instance = opened(host, spec(tmp_path, content))
+    parts = [np.random.default_rng(n).random((n, *shape[1:])).astype(np.float32) for n in (1, 2)]
+
+    replies = instance.execute([request(part) for part in parts], Timing())
+
+    assert all((values(reply) == part).all() for reply, part in zip(replies, parts, strict=True))
 
 
 def test_library_that_is_missing_says_what_to_install(host: HostCuda) -> None:
