@@ -14,7 +14,7 @@ from typing import Any
 from edge_serve.backends import host
 from edge_serve.backends.cuda.memory import memory_info
 from edge_serve.backends.tensorrt.errors import QUANTIZED_ADVICE, failure
-from edge_serve.backends.tensorrt.library import Library, load_plugins
+from edge_serve.backends.tensorrt.library import Library
 from edge_serve.backends.tensorrt.plan import AMPERE_PLUS, VERSION_COMPATIBLE, Step
 from edge_serve.engines import timing
 from edge_serve.engines.options import EngineOptions
@@ -49,13 +49,12 @@ class BuildResult:
 
 
 def build_plan(library: Library, request: EngineRequest, timing_cache: Path, report: Report) -> BuildResult:
-    """Build a plan. Takes minutes and most of the device's free memory.
+    """Build a plan. Takes minutes and most of the device's free memory. The plugins must be loaded.
 
     Raises:
         EdgeServeError: TensorRT cannot build it, with its reason and advice.
     """
     module, options = library.module, request.options
-    load_plugins(library, request.plugins)
     builder = _made(lambda: module.Builder(library.logger), library, request)
     explicit = getattr(module.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
     network = builder.create_network(0 if explicit is None else 1 << int(explicit))

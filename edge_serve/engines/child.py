@@ -17,13 +17,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.onnxruntime.external import check_external_data, locations
-from edge_serve.backends.tensorrt.library import Library, load_library
+from edge_serve.backends.tensorrt.library import Library, load_library, load_plugins
 from edge_serve.backends.tensorrt.plan import PlanMeta, Step
 from edge_serve.engines.builder import build_plan, check_builder, lost_memory
 from edge_serve.engines.cache import EngineCache, EngineLease, export
@@ -49,6 +49,7 @@ def build_engine(request: EngineRequest, library: Library, report: Report) -> Bu
     """
     check_builder(library)
     capability = _use_device(library, request.device)
+    request = replace(request, plugins=tuple(load_plugins(library, request.plugins)))
     digests = _digests(request)
     sha256, key = digests[0], engine_key(request, digests, library.version, capability)
     cache = EngineCache(Path(request.cache), request.cache_bytes)

@@ -89,6 +89,7 @@ def main() -> None:
         "cache in a file": outcome(request("add.onnx", cache=str(FOLDER / "file" / "cache"))),
         "output in a file": outcome(request("add.onnx", output=str(FOLDER / "file" / "model.plan"))),
         "plugin": outcome(request("add.onnx", plugins=(str(FOLDER / "file"),))),
+        "plugin by name": outcome(request("add.onnx", plugins=("libm.so.6",))),
     }
     asked, before = request("add.onnx", "--opt-shapes=A:6x4,B:6x4"), (FOLDER / "add.onnx").read_bytes()
     found["changed meanwhile"] = outcome(asked, meanwhile=change)

@@ -115,6 +115,13 @@ def test_build_that_fails_says_why_and_what_to_do(
     assert re.search(text, found["error"]), found["error"]
 
 
+@pytest.mark.parametrize("version", [OLD, TEN, ELEVEN])
+def test_plugin_may_be_named_without_its_folder(outcomes: dict[str, Any], version: str) -> None:
+    """The loader finds it, as in the server. It is a part of the engine's key."""
+    assert outcomes[version]["plugin by name"].get("error") is None
+    assert outcomes[version]["plugin by name"]["key"] != outcomes[version]["plain"]["key"]
+
+
 def test_unsupported_operator_is_named_as_the_parser_knows_it(outcomes: dict[str, Any]) -> None:
     text = "No importer registered for op: LinearClassifier. Attempting to import as plugin. (node "
     assert f"{text}0); " in outcomes[OLD]["unsupported"]["error"]

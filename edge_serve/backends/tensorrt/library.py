@@ -26,8 +26,9 @@ _INSTALL = (
     "pip install 'edge-serve[tensorrt]' (on a Jetson: apt-get install python3-libnvinfer, and edge-serve's package, or "
     "an environment with --system-site-packages)"
 )
-#: of the process: TensorRT's plugins are registered once
-_plugins: set[str] = set()
+#: of the process: TensorRT's plugins are registered once. Name as it was given -> file
+_plugins: dict[str, str] = {}
+_RTLD_DI_LINKMAP = 2
 _LEVELS = {0: "ERROR", 1: "ERROR", 2: "WARNING"}
 
 
@@ -119,8 +120,9 @@ def make_runtime(library: Library, model: str, dla_core: int, *, host_code: bool
     return runtime
 
 
-def load_plugins(library: Library, paths: Sequence[str]) -> None:
-    """Load libraries with plugins, and register TensorRT's own, once in a process.
+def load_plugins(library: Library, paths: Sequence[str]) -> list[str]:
+    """Load libraries with plugins, and register TensorRT's own, once in a process. Return the files, for some of which
+    the loader has searched.
 
     Raises:
         Internal: one does not load.
@@ -128,7 +130,7 @@ def load_plugins(library: Library, paths: Sequence[str]) -> None:
     for path in paths:
         if path not in _plugins:
             try:
-                ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+                _plugins[path] = _file_of(ctypes.CDLL(path, ctypes.RTLD_GLOBAL))
             except OSError as error:
                 is_missing = "/" in path and not os.path.lexists(path)  # a bare name is looked for elsewhere
                 reason = "there is no such file" if is_missing else error
@@ -136,10 +138,23 @@ def load_plugins(library: Library, paths: Sequence[str]) -> None:
                     f"plugin library '{path}' does not load: {reason}; correct "
                     f"--backend-config=tensorrt,plugins={';'.join(paths)} (or --plugin of edge-serve build)"
                 ) from error
-            _plugins.add(path)
     register = getattr(library.module, "init_libnvinfer_plugins", None)
     if register is not None:  # the lean runtime has none
         register(library.logger, "")
+    return [_plugins[path] for path in paths]
+
+
+class _LinkMap(ctypes.Structure):
+    """The first members of the loader's `struct link_map` (link.h)."""
+
+    _fields_ = (("l_addr", ctypes.c_void_p), ("l_name", ctypes.c_char_p))
+
+
+def _file_of(loaded: ctypes.CDLL) -> str:
+    """Return the file that the loader has mapped for a library."""
+    found = ctypes.POINTER(_LinkMap)()
+    ctypes.CDLL(None).dlinfo(ctypes.c_void_p(loaded._handle), _RTLD_DI_LINKMAP, ctypes.byref(found))
+    return os.fsdecode(found.contents.l_name)
 
 
 @functools.cache

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from edge_serve.backends.tensorrt.library import Library, load_library, make_runtime
+from edge_serve.backends.tensorrt.library import Library, load_library, load_plugins, make_runtime
 from edge_serve.errors import Internal, Unavailable
 from tests.backends.cuda.host import HostCuda
 
@@ -92,3 +93,13 @@ def test_loads_share_their_classes_but_not_their_errors() -> None:
     assert type(first.allocator(host, on_host=False)) is type(second.allocator(host, on_host=False))
     first.logger.log(1, "no")
     assert (len(first.errors.take().errors), len(second.errors.take().errors)) == (1, 0)
+
+
+def test_plugin_library_is_the_file_that_the_loader_has_mapped() -> None:
+    """A bare name is not a file of the working directory."""
+    found = library(HostCuda())
+
+    for _ in range(2):  # the second time it is loaded already
+        (file,) = load_plugins(found, ["libm.so.6"])
+        assert Path(file).is_absolute()
+        assert str(Path(file).resolve()) in Path("/proc/self/maps").read_text()
