@@ -37,13 +37,10 @@ class RegisteredArena(RegisteredMemory):
         self._step = step
         self._start = address_of(memory.view)
         self._end = self._start + len(memory.view)
-        #: addresses at which registered steps end; one copy of the device must stay within a step
-        self._ends: list[int] = []
         self._registered = self._start
         self._grower: threading.Thread | None = None
         self._refused = False
         self._users = 0
-        self.lock = threading.Lock()
         #: of `_grower`: instances have threads of their own
         self._start_lock = threading.Lock()
 
@@ -70,16 +67,20 @@ class RegisteredArena(RegisteredMemory):
                 grower.start()
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
-        """Return the sizes of the pieces that each lie in one step, or in none. Call it and copy with `lock`."""
-        if not self._start <= address < self._registered:
+        """Return the sizes of the pieces that each lie in one step, because CUDA refuses a copy of memory that is
+        registered in part. A step that is not registered yet may be at any time, so it is cut off too: no copy has to
+        exclude the registration, and wait for other copies.
+        """
+        if not self._start <= address < self._end:
             return [nbytes]
-        cuts = [address, *(end for end in self._ends if address < end < address + nbytes), address + nbytes]
+        first = self._step - (address - self._start) % self._step
+        cuts = [0, *range(first, nbytes, self._step), nbytes]
         return [end - start for start, end in itertools.pairwise(cuts)]
 
     def device_address(self, address: int) -> int:
         """See `RegisteredMemory`. The steps may lie elsewhere for the device."""
-        start = max((end for end in self._ends if end <= address), default=self._start)
-        return self._cuda.host_device_pointer(start) + address - start
+        offset = (address - self._start) % self._step
+        return self._cuda.host_device_pointer(address - offset) + offset
 
     def _grow(self, wanted: int) -> None:
         """Register further steps, until `wanted` bytes are registered."""
@@ -88,10 +89,8 @@ class RegisteredArena(RegisteredMemory):
             while self.nbytes < wanted:
                 goal = min(self.nbytes + self._step, self._end - self._start)
                 self._memory.pin(goal)
-                with self.lock:
-                    self._cuda.host_register(self._registered, self._start + goal - self._registered)
-                    self._registered = self._start + goal
-                    self._ends.append(self._registered)
+                self._cuda.host_register(self._registered, self._start + goal - self._registered)
+                self._registered = self._start + goal
         except Exception as error:  # a refusal, a library that fails, no descriptor left: copies go on without it
             self._refused = True
             reason = error.message if isinstance(error, EdgeServeError) else f"{type(error).__name__}: {error}"
@@ -116,8 +115,7 @@ class RegisteredArena(RegisteredMemory):
             grower, self._refused = self._grower, True
         if grower is not None:
             grower.join()
-        starts, self._ends = [self._start, *self._ends[:-1]][: len(self._ends)], []
-        self._registered = self._start
+        starts, self._registered = range(self._start, self._registered, self._step), self._start
         for start in starts:
             with contextlib.suppress(CudaError):  # a device that is lost takes its registrations along
                 self._cuda.host_unregister(start)

@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import field
 from queue import SimpleQueue
-from typing import Any
 
 from edge_serve.backends.base import OutputMemory, Timing
 from edge_serve.backends.cuda.api import CudaApi, CudaError
@@ -41,13 +40,7 @@ JOINED = 64 * 1024
 
 
 class RegisteredMemory:
-    """Host memory that is registered with the device; this one is empty.
-
-    Attributes:
-        lock: of `pieces` and the copies of them.
-    """
-
-    lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    """Host memory that is registered with the device; this one is empty."""
 
     def covers(self, address: int, nbytes: int) -> bool:
         """Return whether these bytes are registered."""
@@ -223,10 +216,9 @@ class TensorPath:
         Args:
             host: the end of it that is in host memory.
         """
-        with self._registered.lock:
-            for size in self._registered.pieces(host, nbytes):
-                self._cuda.memcpy_async(target, source, size, stream)
-                target, source = target + size, source + size
+        for size in self._registered.pieces(host, nbytes):
+            self._cuda.memcpy_async(target, source, size, stream)
+            target, source = target + size, source + size
 
     def _flush(self, seat: Seat, first: int, end: int, target: int) -> int:
         """Enqueue the copy of joined inputs. Return the place after them."""

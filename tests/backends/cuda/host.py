@@ -116,8 +116,8 @@ class _Memory:
     sizes: dict[int, int] = field(default_factory=dict)
 
     def add(self, start: int, nbytes: int) -> None:
+        self.sizes[start] = nbytes  # first: another thread may look for it meanwhile
         self.starts.insert(bisect_right(self.starts, start), start)
-        self.sizes[start] = nbytes
 
     def remove(self, start: int) -> int:
         self.starts.remove(start)

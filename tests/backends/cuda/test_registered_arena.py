@@ -13,6 +13,7 @@ import pytest
 from edge_serve.backends import host
 from edge_serve.backends.base import ArenaMemory, Timing
 from edge_serve.backends.cuda.device_data import address_of
+from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.cuda.registered_arena import RegisteredArena
 from edge_serve.backends.cuda.tensor_path import PlainOutputs, TensorPath
 from edge_serve.errors import Unavailable
@@ -34,6 +35,18 @@ class Front:
         if nbytes > self.limit:
             raise Unavailable("no pinned memory left")
         return nbytes
+
+
+class ArenaOutputs:
+    """`OutputMemory` in a part of the arena."""
+
+    inline = 0
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def allocate(self, nbytes: int) -> memoryview:
+        return self._view[:nbytes]
 
 
 @pytest.fixture
@@ -78,7 +91,7 @@ def test_steps_are_registered_as_far_as_tensors_lie(arena: RegisteredArena, fron
 def test_copy_over_the_end_of_a_step_is_made_in_pieces(
     arena: RegisteredArena, front: Front, cuda: CountingCuda
 ) -> None:
-    """CUDA refuses a copy of memory that lies in two registrations."""
+    """CUDA refuses a copy of memory that lies in two registrations, or in part of one, and any step may be the next."""
     view = memoryview(front.memory)
     view[:] = np.random.default_rng(1).bytes(len(view))
     front.limit = 2 * STEP
@@ -92,8 +105,38 @@ def test_copy_over_the_end_of_a_step_is_made_in_pieces(
     path.copy_out(seat, [(device, 4 * STEP - 100)], PlainOutputs(), 0)
     assert path.finish(seat, Timing()) == [bytes(view[100:])]
 
-    assert [one.nbytes for one in cuda.copies[:-1]] == [STEP - 100, STEP, 2 * STEP]
+    assert [one.nbytes for one in cuda.copies[:-1]] == [STEP - 100, STEP, STEP, STEP]
     path.close()
+
+
+def test_copies_of_several_instances_do_not_wait_for_each_other(
+    arena: RegisteredArena, front: Front, cuda: CountingCuda
+) -> None:
+    """One to memory that is not registered yet takes as long as the run before it."""
+    front.limit, view = 0, memoryview(front.memory)
+    one, other = (TensorPath(cuda, 1, PathSettings(pinned_output=False), arena) for _ in range(2))
+    device, may_end, waits = cuda.malloc(16), threading.Event(), threading.Event()
+    cuda.memset_async(device, 7, 16, 0)
+    cuda.stream_synchronize(0)
+
+    def work() -> None:
+        waits.set()
+        assert may_end.wait(20)
+
+    def copy(path: TensorPath, at: int) -> None:
+        path.copy_out(path.take(), [(device, 16)], ArenaOutputs(view[at:]), 16)
+
+    cuda.run(work, one.compute_stream)
+    thread = threading.Thread(target=copy, args=(one, 0))
+    thread.start()
+    assert waits.wait(20)
+    copy(other, 32)
+    assert (bytes(view[:16]), bytes(view[32:48])) == (bytes(16), b"\x07" * 16)
+    may_end.set()
+    thread.join()
+    assert bytes(view[:16]) == b"\x07" * 16
+    for path in (one, other):
+        path.close()
 
 
 def test_refusal_is_one_line_in_the_log_and_the_rest_stays_ordinary(
