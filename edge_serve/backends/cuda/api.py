@@ -94,6 +94,9 @@ class CudaApi(Protocol):
     def get_device(self) -> int:
         """Return the device that the calling thread uses."""
 
+    def has_context(self, device: int) -> bool:
+        """Return whether some library of this process has made a context on a device. It has hundreds of megabytes."""
+
     def capability(self, device: int) -> tuple[int, int]:
         """Return the compute capability of a device."""
 

@@ -71,6 +71,10 @@ class CudaBindings:
     def get_device(self) -> int:
         return int(_call(runtime.cudaGetDevice))
 
+    def has_context(self, device: int) -> bool:
+        status, _, is_active = driver.cuDevicePrimaryCtxGetState(device)
+        return status == driver.CUresult.CUDA_SUCCESS and bool(is_active)
+
     def capability(self, device: int) -> tuple[int, int]:
         attributes = runtime.cudaDeviceAttr
         major = attributes.cudaDevAttrComputeCapabilityMajor

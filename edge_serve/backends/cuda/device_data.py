@@ -100,7 +100,8 @@ def copy(target: int, source: int, nbytes: int, device: int) -> None:
 
 @contextmanager
 def on_device(device: int, cuda: CudaApi | None = None) -> Iterator[CudaApi]:
-    """Let this thread use a device for a while: a model of the same thread may have chosen another one.
+    """Let this thread use a device for a while: a model of the same thread may have chosen another one. A thread that
+    has chosen none is said to use device 0, on which setting it would make a context.
 
     Args:
         cuda: None = as this process uses it.
@@ -115,7 +116,7 @@ def on_device(device: int, cuda: CudaApi | None = None) -> Iterator[CudaApi]:
         try:
             yield cuda
         finally:
-            if before != device:
+            if before != device and cuda.has_context(before):
                 cuda.set_device(before)
     except CudaError as error:
         if error.sticky:

@@ -158,6 +158,14 @@ class PyCuda:
         for context in self._contexts.values():
             context.detach()
 
+    def has_context(self, device: int) -> bool:
+        flags, is_active = ctypes.c_uint(), ctypes.c_int()
+        _call_driver(
+            "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", device, ctypes.byref(flags),
+            ctypes.byref(is_active),
+        )  # fmt: skip
+        return bool(is_active)
+
     def capability(self, device: int) -> tuple[int, int]:
         major, minor = _call("cudaDeviceGetAttribute", driver.Device(device).compute_capability)
         return int(major), int(minor)

@@ -157,6 +157,8 @@ class HostCuda:
         self._lock = threading.RLock()
         self._devices = [_Device(memory) for _ in range(devices)]
         self._thread = threading.local()
+        #: devices that some thread has chosen or used
+        self._contexts: set[int] = set()
         self._numbers = itertools.count(1)
         self._streams: dict[int, _Stream] = {}
         self._events: dict[int, _Event] = {}
@@ -202,9 +204,13 @@ class HostCuda:
         if not 0 <= device < len(self._devices):
             raise _error("cudaSetDevice", _INVALID_DEVICE)
         self._thread.device = device
+        self._contexts.add(device)
 
     def get_device(self) -> int:
         return int(getattr(self._thread, "device", 0))
+
+    def has_context(self, device: int) -> bool:
+        return device in self._contexts
 
     def capability(self, device: int) -> tuple[int, int]:
         return self._capability
@@ -531,7 +537,8 @@ class HostCuda:
         self._sticky = _error("launch", code)
 
     def _device(self) -> _Device:
-        return self._devices[getattr(self._thread, "device", 0)]
+        self._contexts.add(self.get_device())
+        return self._devices[self.get_device()]
 
     def _stream(self, stream: int, call: str) -> _Stream:
         if stream == 0 and 0 not in self._streams:

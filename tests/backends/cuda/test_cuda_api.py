@@ -326,6 +326,13 @@ def test_thread_knows_its_device(cuda: CudaApi) -> None:
     assert cuda.get_device() == 0
 
 
+def test_context_of_a_device_is_made_by_its_use(cuda: CudaApi) -> None:
+    last = cuda.device_count() - 1
+    cuda.set_device(last)
+    assert cuda.has_context(last)
+    cuda.set_device(0)
+
+
 def test_size_of_an_allocation_is_known(cuda: CudaApi) -> None:
     pointer = cuda.malloc(3 * KIB)
     assert cuda.allocation_size(pointer) == 3 * KIB

@@ -220,6 +220,10 @@ class _Libcuda:
 
         return self._code(find)
 
+    def cuDevicePrimaryCtxGetState(self, dev: int, flags: Any, active: Any) -> int:
+        active._obj.value = host.has_context(dev)
+        return 0
+
     def _code(self, call: Callable[..., Any], *arguments: Any) -> int:
         if not stacks[threading.get_ident()]:
             return 201

@@ -24,7 +24,7 @@ def cuDeviceGet(ordinal: int) -> tuple[Any, ...]:
 
 
 def cuDevicePrimaryCtxGetState(dev: int) -> tuple[Any, ...]:
-    return CUresult.CUDA_SUCCESS, 0, 1
+    return CUresult.CUDA_SUCCESS, 0, int(host.has_context(dev))
 
 
 def cuGetErrorString(error: CUresult) -> tuple[Any, ...]:
