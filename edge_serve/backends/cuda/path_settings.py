@@ -20,7 +20,8 @@ class PathSettings:
             wait for them.
         busy_wait: `cuda.busy_wait_events`: the thread that waits for the device polls.
         pinned_input: `input_pinned_memory`: small inputs in ordinary memory are joined in pinned memory.
-        pinned_output: `output_pinned_memory`: outputs for ordinary memory are copied through pinned memory.
+        pinned_output: `output_pinned_memory`: the reply's slot is registered with the device, and small outputs are
+            copied through pinned memory.
         priority: `priority`, of the streams: PRIORITY_MAX, PRIORITY_MIN, or PRIORITY_DEFAULT.
     """
 

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import field
 from queue import SimpleQueue
 
+import numpy as np
+
 from edge_serve.backends.base import OutputMemory, Timing
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.device_buffers import DeviceBuffers
@@ -28,7 +30,7 @@ from edge_serve.backends.cuda.device_data import address_of, is_on_device
 from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.cuda.pinned_buffer import PinnedBuffer
 from edge_serve.errors import Unavailable
-from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.records import slotted
 
 #: outputs start on this, in slots and in pinned memory
@@ -62,26 +64,13 @@ class RegisteredMemory:
 
 
 class PlainOutputs:
-    """`OutputMemory` for outputs that stay in this process, each in ordinary memory of its own."""
+    """`OutputMemory` for outputs that stay in this process, in ordinary memory."""
 
-    inline = 1 << 62
+    inline = INLINE_BYTES
 
     def allocate(self, nbytes: int) -> memoryview:
         """See `OutputMemory`."""
-        return memoryview(bytearray(nbytes))
-
-
-@slotted
-class _Output:
-    """An output on its way from the device.
-
-    Attributes:
-        staged: the pinned memory that it is copied to first; None = it is copied straight to `target`.
-        target: the memory of the reply; None = bytes of its own.
-    """
-
-    staged: memoryview | None
-    target: memoryview | None
+        return np.empty(nbytes, np.uint8).data
 
 
 @slotted
@@ -93,6 +82,8 @@ class Seat:
         inputs, results: the batch's tensors on the device. Seats share the results where outputs are copied on the
             stream of the runs: the next run starts when they are copied.
         slot: memory of the reply that `bind_outputs` has acquired and cannot use.
+        outputs: memory to which the outputs are on their way. It is the reply's, or `staged_out`.
+        is_staged: it is `staged_out`.
         start, copied, ran, done: events: the copies of the inputs start, and end; the run ends; the outputs are there.
     """
 
@@ -105,7 +96,8 @@ class Seat:
     results: DeviceBuffers
     staged_in: PinnedBuffer
     staged_out: PinnedBuffer
-    outputs: list[_Output] = field(default_factory=list)
+    outputs: list[memoryview] = field(default_factory=list)
+    is_staged: bool = False
     slot: memoryview | None = None
     start_ns: int = 0
 
@@ -253,8 +245,6 @@ class TensorPath:
             return []
         steps = [-(-size // BINDING_ALIGNMENT) * BINDING_ALIGNMENT for size in sizes]
         slot = seat.slot = _slot(memory, sum(steps) + BINDING_ALIGNMENT)
-        if slot is None:
-            return []
         at = -address_of(slot) % BINDING_ALIGNMENT
         device = self._bound(address_of(slot) + at, sum(steps))
         if not device:
@@ -262,7 +252,7 @@ class TensorPath:
         found = []
         for size, step in zip(sizes, steps, strict=True):
             found.append(device)
-            seat.outputs.append(_Output(None, slot[at : at + size]))
+            seat.outputs.append(slot[at : at + size])
             device, at = device + step, at + step
         return found
 
@@ -277,32 +267,36 @@ class TensorPath:
             self._cuda.stream_wait_event(self._output_stream, seat.ran)
 
     def copy_out(self, seat: Seat, outputs: Sequence[tuple[int, int]], memory: OutputMemory, largest: int) -> None:
-        """Enqueue the copies of the outputs.
+        """Enqueue the copies of the outputs, to the reply's slot or, if they are small, to pinned memory. A copy to a
+        slot that is not registered is done when this returns.
 
         Args:
             outputs: places on the device, and bytes.
             largest: the bytes of the outputs of the request that has most.
         """
         cuda, stream = self._cuda, self._output_stream
-        slot = seat.slot
-        if slot is None and largest > memory.inline:
-            slot = _slot(memory, sum(map(_aligned, (nbytes for _, nbytes in outputs))))
-        direct = slot is not None and (
-            not self._settings.pinned_output or self._registered.covers(address_of(slot), len(slot))
-        )
-        if not direct:
-            seat.staged_out.reserve(sum(_aligned(nbytes) for _, nbytes in outputs))
-        at = 0
+        into, at = self._outputs(seat, sum(_aligned(nbytes) for _, nbytes in outputs), memory, largest), 0
         for pointer, nbytes in outputs:
-            target = slot[at : at + nbytes] if slot is not None else None
-            staged = None if direct else seat.staged_out.view[at : at + nbytes]
-            into = target if staged is None else staged
-            if nbytes and into is not None:
-                place = address_of(into)
+            target = into[at : at + nbytes]
+            if nbytes:
+                place = address_of(target)
                 self._copy(place, pointer, nbytes, stream, host=place)
-            seat.outputs.append(_Output(staged, target))
+            seat.outputs.append(target)
             at += _aligned(nbytes)
         cuda.event_record(seat.done, stream)
+
+    def _outputs(self, seat: Seat, nbytes: int, memory: OutputMemory, largest: int) -> memoryview:
+        """Return the memory to which outputs are copied."""
+        if seat.slot is None and largest <= memory.inline:
+            seat.is_staged = self._settings.pinned_output
+            if not seat.is_staged:
+                return _PLAIN.allocate(nbytes)
+            seat.staged_out.reserve(nbytes)
+            return seat.staged_out.view
+        slot = _slot(memory, nbytes) if seat.slot is None else seat.slot
+        if self._settings.pinned_output:
+            self._registered.covers(address_of(slot), len(slot))  # the part that is not is registered for later batches
+        return slot
 
     # ---- finish ---------------------------------------------------------------------------------------------------
 
@@ -321,16 +315,12 @@ class TensorPath:
         copied = seat.start_ns + int(cuda.event_elapsed_time(seat.start, seat.copied) * 1e6)
         timing.input_end_ns = copied
         timing.output_start_ns = copied + int(cuda.event_elapsed_time(seat.copied, seat.ran) * 1e6)
-        found: list[Buffer] = []
-        for one in seat.outputs:
-            if one.staged is not None and one.target is not None:
-                one.target[:] = one.staged
-            found.append(one.target if one.target is not None else bytes(one.staged or b""))
-        return found
+        return [bytes(one) for one in seat.outputs] if seat.is_staged else list(seat.outputs)
 
     def release(self, seat: Seat) -> None:
         """Let the next batch take the seat."""
         seat.outputs.clear()
+        seat.is_staged = False
         seat.slot = None
         self._free.put(seat)
 
@@ -362,9 +352,12 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _slot(memory: OutputMemory, nbytes: int) -> memoryview | None:
-    """Return memory of the reply; None if there is none, which the reply then says of its large outputs."""
+_PLAIN = PlainOutputs()
+
+
+def _slot(memory: OutputMemory, nbytes: int) -> memoryview:
+    """Return memory of the reply; if there is none, which the reply then says of its large outputs, ordinary memory."""
     try:
         return memory.allocate(nbytes)
     except Unavailable:
-        return None
+        return _PLAIN.allocate(nbytes)

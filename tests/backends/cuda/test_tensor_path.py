@@ -136,15 +136,40 @@ def test_registered_slot_gets_its_output_in_one_copy(cuda: CountingCuda) -> None
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_slot_that_is_not_registered_is_reached_through_pinned_memory_if_wanted(
-    cuda: CountingCuda, pinned: bool
-) -> None:
+def test_slot_that_is_not_registered_gets_its_output_in_one_copy_too(cuda: CountingCuda, pinned: bool) -> None:
+    """Pinned memory for it would be beyond the pool, which is used up."""
     path, slot = TensorPath(cuda, settings=PathSettings(pinned_output=pinned)), Slot(2 * LARGE)
+    device = Device(cuda, path, LARGE)
+    before = cuda.open_handles()
 
-    assert Device(cuda, path, LARGE).run([random_bytes(LARGE)], slot) == [random_bytes(LARGE)]
+    assert device.run([random_bytes(LARGE)], slot) == [random_bytes(LARGE)]
 
-    assert (cuda.copies[-1].target == address_of(slot.memory)) is not pinned
-    assert bytes(slot.memory[:LARGE]) == random_bytes(LARGE)
+    assert [one.target for one in cuda.copies[1:]] == [address_of(slot.memory)]
+    assert cuda.open_handles() == before
+    path.close()
+
+
+@pytest.mark.parametrize("memory", [PlainOutputs(), Slot(0)])
+def test_large_output_without_a_slot_takes_no_pinned_memory(cuda: CountingCuda, memory: PlainOutputs | Slot) -> None:
+    path = TensorPath(cuda)
+    device = Device(cuda, path, LARGE)
+    before = cuda.open_handles()
+
+    assert device.run([random_bytes(LARGE)], memory) == [random_bytes(LARGE)]
+
+    assert cuda.open_handles() == before
+    path.close()
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_small_outputs_are_copied_through_pinned_memory_if_wanted(cuda: CountingCuda, pinned: bool) -> None:
+    path = TensorPath(cuda, settings=PathSettings(pinned_input=False, pinned_output=pinned))
+    device = Device(cuda, path, LARGE)
+    before = cuda.open_handles()["memory"]
+
+    assert [device.run([one], PlainOutputs()) for one in (b"first", b"second")] == [[b"first"], [b"second"]]
+
+    assert cuda.open_handles()["memory"] - before == (2 if pinned else 0), "one of each seat"
     path.close()
 
 

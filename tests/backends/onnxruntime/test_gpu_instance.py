@@ -14,6 +14,7 @@ import pytest
 
 from edge_serve.backends.base import ArenaMemory, BackendRequest, DeviceLost, InstanceSpec, Timing
 from edge_serve.backends.cuda.registered_arena import RegisteredArena
+from edge_serve.backends.cuda.tensor_path import PlainOutputs
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edge_serve.backends.onnxruntime.gpu_instance import OnnxGpuInstance
@@ -95,7 +96,7 @@ def answers(instance: OnnxGpuInstance, *requests: BackendRequest) -> list[Any]:
 
 
 def test_two_batches_are_on_their_way_and_a_third_waits_for_a_seat(scene: Scene) -> None:
-    instance, slot = scene.open(), Slot()
+    instance = scene.open()
     assert instance.seats == 2
     gate, third = threading.Event(), threading.Event()
 
@@ -104,10 +105,10 @@ def test_two_batches_are_on_their_way_and_a_third_waits_for_a_seat(scene: Scene)
 
     scene.host.run(wait, instance._path.compute_stream)
 
-    begun = [instance.begin([ask(value), ask(value + 10, 2)], slot, Timing()) for value in (1, 2)]
+    begun = [instance.begin([ask(value), ask(value + 10, 2)], PlainOutputs(), Timing()) for value in (1, 2)]
 
     def begin_third() -> None:
-        begun.append(instance.begin([ask(3)], Slot(), Timing()))
+        begun.append(instance.begin([ask(3)], PlainOutputs(), Timing()))
         third.set()
 
     thread = threading.Thread(target=begin_third)
