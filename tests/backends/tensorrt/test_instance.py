@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -74,6 +75,25 @@ def request(array: Any, name: str = "INPUT0", outputs: Sequence[str] = ("OUTPUT0
 
 def values(reply: Reply) -> Any:
     return reply.outputs[0].array().copy()
+
+
+def test_plan_is_mapped_and_not_read(host: HostCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the device has the host's memory, a load would take twice that of the engine."""
+    given: list[Any] = []
+    runtime = sys.modules["tensorrt"].Runtime
+    deserialize = runtime.deserialize_cuda_engine
+
+    def note(self: Any, content: Any) -> Any:
+        given.append(type(content))
+        return deserialize(self, content)
+
+    monkeypatch.setattr(runtime, "deserialize_cuda_engine", note)
+
+    opened(host, spec(tmp_path / "plan", identity()))
+    with pytest.raises(Internal, match="unable to create TensorRT engine"):
+        opened(host, spec(tmp_path / "empty", b""))
+
+    assert given == [mmap.mmap, bytes]
 
 
 def test_requests_of_a_batch_keep_their_rows(host: HostCuda, tmp_path: Path) -> None:
