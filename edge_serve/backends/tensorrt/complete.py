@@ -25,15 +25,10 @@ _UNSET_TYPES = ("", "TYPE_INVALID")
 def complete_tensorrt(config: Json, engine: EngineInfo) -> dict[str, Any]:
     """Return a copy of `config` with absent dims, types, marks, `max_batch_size`, and `dynamic_batching` filled in.
 
-    A model whose first instance group is on no GPU is left as it is: the instance then says why it cannot be served.
-
     Raises:
         InvalidArgument, Internal: the configuration contradicts the engine.
     """
     result = copy.deepcopy(dict(config))
-    groups = result.get("instance_group") or [{}]
-    if groups[0].get("kind", "KIND_GPU") not in ("KIND_GPU", "KIND_AUTO"):
-        return result
     largest = _largest_batch(result, engine)
     _complete_batching(result, _batch_limit(result, engine, largest))
     batching = result["max_batch_size"] > 0

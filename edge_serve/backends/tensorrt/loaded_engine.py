@@ -6,7 +6,6 @@ import mmap
 from pathlib import Path
 from typing import Any
 
-from edge_serve.backends import host
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.cuda.memory import free_memory
 from edge_serve.backends.tensorrt.engine import EngineInfo, read_engine
@@ -56,9 +55,7 @@ def load_engine(library: Library, spec: ModelSpec, device: int, dla_core: int, i
     meta = read_meta(plan, spec.name)
     if meta is not None:
         here = PlanHost(library.version, capability, host_code=settings.version_compatible)
-        warning = check_meta(meta, here, plan, spec.name)
-        if warning:
-            host.log("WARNING", f"model '{spec.name}': {warning}")
+        check_meta(meta, here, plan, spec.name)
     runtime = make_runtime(library, spec.name, dla_core, host_code=settings.version_compatible)
     check_dla_core(dla_core, int(getattr(runtime, "num_DLA_cores", 0)))
     engine = runtime.deserialize_cuda_engine(_content(plan))

@@ -81,7 +81,6 @@ class PlanHost:
 
     tensorrt: str
     capability: tuple[int, int]
-    device: str = ""
     machine: str = field(default_factory=lambda: os.uname().machine)
     host_code: bool = False
 
@@ -177,8 +176,8 @@ def _meta(found: Any) -> PlanMeta:
     )
 
 
-def check_meta(meta: PlanMeta, host: PlanHost, plan: Path, model: str) -> str:
-    """Check that a plan runs here. Return a warning, "" = none.
+def check_meta(meta: PlanMeta, host: PlanHost, plan: Path, model: str) -> None:
+    """Check that a plan runs here.
 
     Raises:
         Internal: it does not, with both values and the command that builds it again.
@@ -199,12 +198,6 @@ def check_meta(meta: PlanMeta, host: PlanHost, plan: Path, model: str) -> str:
             f"{meta.tensorrt}, whose code may not run here; if you trust the plan, start the server with "
             f"--backend-config=tensorrt,version-compatible=true, or {rebuild}"
         )
-    if meta.device and host.device and meta.device != host.device:
-        return (
-            f"{plan.name} was built on {meta.device} and runs on {host.device}: it may be slower than one built here "
-            f"({rebuild_command(model)})"
-        )
-    return ""
 
 
 def version_runs(meta: PlanMeta, library: str, *, host_code: bool) -> bool:
@@ -243,9 +236,9 @@ def _other_capability(meta: PlanMeta, host: PlanHost) -> str:
     built = _numbers(meta.capability)
     if built == host.capability or (AMPERE_PLUS in meta.flags and min(built, host.capability) >= _AMPERE):
         return ""
-    there, here = (f" ({device})" if device else "" for device in (meta.device, host.device))
+    there = f" ({meta.device})" if meta.device else ""
     major, minor = host.capability
-    return f"was built for compute capability {meta.capability}{there}, and this device{here} has {major}.{minor}"
+    return f"was built for compute capability {meta.capability}{there}, and this device has {major}.{minor}"
 
 
 def _release(version: Sequence[int]) -> tuple[int, ...]:

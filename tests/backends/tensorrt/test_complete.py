@@ -51,12 +51,6 @@ def test_the_given_configuration_stays_as_it_is() -> None:
     assert given == config(input=[entry("x", [])])
 
 
-@pytest.mark.parametrize("kind", ["KIND_CPU", "KIND_MODEL"])
-def test_a_model_that_is_on_no_gpu_is_left_as_it_is(kind: str) -> None:
-    given = {"name": "m", "instance_group": [{"kind": kind}]}
-    assert complete_tensorrt(given, batching()) == given
-
-
 def test_batch_is_the_least_over_the_inputs_and_the_most_over_the_profiles() -> None:
     first = profile(a=span((1, 2), (1, 2), (4, 2)), b=span((1,), (1,), (8,)))
     second = profile(a=span((1, 2), (1, 2), (6, 2)), b=span((1,), (1,), (5,)))

@@ -22,7 +22,7 @@ from edge_serve.backends.cuda.tensor_path import PlainOutputs
 from edge_serve.backends.tensorrt.backend import TensorRtBackend
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import load_library
-from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, Unsupported
 from edge_serve.messages.tensors import DataType, InferTensor
 from tests.backends.cuda.host import HostCuda
 from tests.stand_ins.plans import OPERATIONS, Arrays, plan, tensor
@@ -180,13 +180,21 @@ def test_graph_is_launched_for_its_shapes_and_padded_batches(
     config = {"optimization": {"cuda": {"graphs": True, "graph_spec": [{**graph, "graph_lower_bound": bound}]}}}
     _, instance = opened(host, spec(tmp_path, identity(), **config))
     launched: list[int] = []
+    shapes: list[tuple[int, ...]] = []
     launch = host.graph_launch
+    context = sys.modules["tensorrt"].IExecutionContext
+    set_shape = context.set_input_shape
 
     def note(graph: int, stream: int) -> None:
         launched.append(graph)
         launch(graph, stream)
 
+    def note_shape(self: Any, name: str, shape: tuple[int, ...]) -> bool:
+        shapes.append(shape)
+        return bool(set_shape(self, name, shape))
+
     monkeypatch.setattr(host, "graph_launch", note)
+    monkeypatch.setattr(context, "set_input_shape", note_shape)
 
     for rows in (4, 3, 2):
         array = np.random.default_rng(rows).random((rows, 4)).astype(np.float32)
@@ -194,6 +202,7 @@ def test_graph_is_launched_for_its_shapes_and_padded_batches(
         assert (values(reply) == array).all()
 
     assert len(launched) == 2, "of 4 and 3 rows; 2 rows run without"
+    assert shapes == [(2, 4)], "a graph has the shapes of its capture"
 
 
 def test_graphs_are_captured_on_inputs_that_are_cleared(
@@ -411,6 +420,19 @@ def test_format_that_is_not_linear_is_served_where_it_pads_nothing(
     replies = instance.execute([request(part) for part in parts], Timing())
 
     assert all((values(reply) == part).all() for reply, part in zip(replies, parts, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["KIND_CPU", "KIND_MODEL"])
+def test_model_that_is_on_no_gpu_is_not_loaded_to_complete_its_configuration(
+    host: HostCuda, tmp_path: Path, kind: str
+) -> None:
+    """The instance says why it cannot be served."""
+    model = spec(tmp_path, b"no plan", instance_group=[{"name": "m_0", "kind": kind}])
+    backend = TensorRtBackend(partial(load_library, cuda=lambda: host))
+
+    assert backend.complete_config(model) is model.config
+    with pytest.raises(InvalidArgument, match="TensorRT backend supports only GPU device"):
+        backend.open(model, [InstanceSpec("m_0_0", kind.removeprefix("KIND_"), 0)])
 
 
 def test_library_that_is_missing_says_what_to_install(host: HostCuda) -> None:
