@@ -17,6 +17,8 @@ import pytest
 from tests.server.raw_http import Client, request
 from tests.server.running import PATIENCE, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # clients that read slowly
+
 #: COUNT responses of SIZE bytes, from `execute` or from a thread; for COUNT 0, the seconds that some send has taken
 SENDER = """
 import threading
@@ -223,7 +225,7 @@ def test_the_time_in_which_a_client_does_not_read_is_not_the_models(server: Runn
     assert "execution_timeout_ms" not in server.log()
 
 
-@pytest.mark.parametrize("model", [pytest.param("threads", marks=pytest.mark.slow), "inline"])
+@pytest.mark.parametrize("model", ["threads", "inline"])
 def test_a_model_whose_sender_waits_is_unloaded(tmp_path: Path, model: str) -> None:
     arguments = ("--model-control-mode=explicit", f"--load-model={model}", "--swap-drain-secs=1")
     with running(models(tmp_path), *arguments) as server, streaming(server, model, 20_000) as client:
@@ -239,7 +241,6 @@ def test_a_model_whose_sender_waits_is_unloaded(tmp_path: Path, model: str) -> N
         assert f"model '{model}' version 1 was replaced or unloaded".encode() in came
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["threads", "inline"])
 def test_a_server_that_stops_waits_for_the_client_only_so_long(tmp_path: Path, model: str) -> None:
     with running(models(tmp_path), "--exit-timeout-secs=1") as server, streaming(server, model, 20_000):

@@ -483,6 +483,7 @@ def test_a_call_that_outlives_its_request_reads_its_own_input(
     assert [json.loads((signs / f"seen-{value}").read_text()) for value in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
 
 
+@pytest.mark.slow
 def test_memory_that_a_call_reads_outlives_its_caller(server: Running, asks: Asks, signs: Path) -> None:
     """The called instance of the same model reads the memory in place, and may write to it."""
     asks(DYING_CALL, instances=2)

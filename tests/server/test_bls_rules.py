@@ -17,6 +17,8 @@ from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, PATIENT, model
 from tests.server.running import Running, running
 from tests.server.test_bls import metric, said, until
 
+pytestmark = pytest.mark.slow  # deadlines and circles of calls
+
 SLOWLY = """
     def execute(self, requests):
         open(os.environ["BLS_SIGNS"] + "/started", "w").close()

@@ -20,6 +20,8 @@ from tests.named_memory import named_memory
 from tests.server.load import Load, busy
 from tests.server.running import PATIENCE, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # hundreds of loads and deaths
+
 SIMPLE = Path(__file__).parents[2] / "model_repository" / "simple"
 
 
@@ -74,7 +76,7 @@ def cycles(root: Path, name: str, count: int) -> list[Sample]:
     return samples
 
 
-@pytest.mark.parametrize("name", [pytest.param("simple", marks=pytest.mark.slow), "add_sub"])
+@pytest.mark.parametrize("name", ["simple", "add_sub"])
 def test_loads_and_unloads_leak_no_files(tmp_path: Path, name: str) -> None:
     python_model(tmp_path, "add_sub")
     shutil.copytree(SIMPLE, tmp_path / "simple")
@@ -83,7 +85,6 @@ def test_loads_and_unloads_leak_no_files(tmp_path: Path, name: str) -> None:
     assert len({one.files for one in samples[1:]}) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["simple", "add_sub"])
 def test_two_hundred_loads_and_unloads_leak_nothing(tmp_path: Path, name: str) -> None:
@@ -160,7 +161,6 @@ def test_killed_workers_restart_and_fail_only_their_own_requests(tmp_path: Path)
     killing(tmp_path, 2, 0.5)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_minute_of_kills(tmp_path: Path) -> None:
     assert killing(tmp_path, 30, 2.0) <= 2.0

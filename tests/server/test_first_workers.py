@@ -19,6 +19,8 @@ from edge_serve.first_workers import start_first_workers
 from edge_serve.workers.launch.spawn import Spawned
 from tests.server.running import FREE_PORTS, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # a server for each way of a start
+
 ONNX = Path(__file__).parents[2] / "model_repository/simple"
 _MODULE = "edge_serve.workers.child.main"
 

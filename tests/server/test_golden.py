@@ -210,6 +210,7 @@ def test_a_model_that_fails_or_dies_in_its_test(server: Running, root: Path) -> 
     assert server.workers() == workers, "the worker of a model that failed is still there"
 
 
+@pytest.mark.slow
 def test_a_model_whose_recording_was_interrupted_serves_after_the_rename_that_the_error_names(tmp_path: Path) -> None:
     add_sub(python_model(tmp_path, "add_sub"))
     golden = tmp_path / "add_sub" / "golden"

@@ -21,6 +21,8 @@ from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Client, Load, adds_up_bod
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 from tests.server.test_namespaces import ensemble
 
+pytestmark = pytest.mark.slow  # load while instances come and go
+
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
 #: each instance says when it begins and when it ends
@@ -112,7 +114,7 @@ def until(condition: Callable[[], bool], server: Running) -> None:
 
 @pytest.mark.parametrize(
     "batcher",
-    [pytest.param("", marks=pytest.mark.slow), "dynamic_batching { max_queue_delay_microseconds: 500 }\n"],
+    ["", "dynamic_batching { max_queue_delay_microseconds: 500 }\n"],
     ids=["no batcher", "dynamic batcher"],
 )
 def test_instances_come_and_go_under_load_and_no_request_fails(server: Running, root: Path, batcher: str) -> None:
@@ -214,7 +216,6 @@ def test_sequences_go_on_in_the_instances_that_leave(server: Running, root: Path
     client.close()
 
 
-@pytest.mark.slow
 def test_sequences_that_do_not_end_are_cut_off_after_the_limit(tmp_path: Path) -> None:
     python_model(tmp_path, "m", ADDS_UP, of_count(1, ADDS_UP_CONFIG))
     with running(f"--model-repository={tmp_path}", *EXPLICIT, "--swap-drain-secs=1") as server:
@@ -294,7 +295,6 @@ def test_an_ensemble_runs_while_the_instances_of_a_member_change(server: Running
     assert stats["inference_count"] == 2
 
 
-@pytest.mark.slow
 def test_a_model_with_a_response_cache_and_one_in_poll_mode_change_too(tmp_path: Path) -> None:
     base = ADD_SUB_CONFIG + "response_cache { enable: true }\n"
     python_model(tmp_path, "m", SAYS, of_count(1, base))
@@ -309,7 +309,7 @@ def test_a_model_with_a_response_cache_and_one_in_poll_mode_change_too(tmp_path:
         assert said(server, "hello") == ["m_0_0", "m_0_1"]
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("direct", marks=pytest.mark.slow), "oldest"])
+@pytest.mark.parametrize("strategy", ["direct", "oldest"])
 def test_no_step_of_a_sequence_is_lost_while_instances_come_and_go(server: Running, root: Path, strategy: str) -> None:
     config = STRATEGIES[strategy]
     load_python(server, root, ADDS_UP, of_count(2, config))

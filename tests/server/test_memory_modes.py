@@ -18,6 +18,8 @@ from edge_serve.models.load.memory import Memory
 from edge_serve.server import ServerProcess
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, python_model
 
+pytestmark = pytest.mark.slow  # servers that swap instead of beside
+
 GIB = 1 << 30
 
 

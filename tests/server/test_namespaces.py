@@ -13,6 +13,8 @@ import pytest
 from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Client, adds_up_body, touch
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # a server for each arrangement of repositories
+
 SUB_ADD = ADD_SUB.replace("a + b", "SUM").replace("a - b", "a + b").replace("SUM", "a - b")
 PIPELINE = ADD_SUB_CONFIG.replace('backend: "python"', 'platform: "ensemble"') + (
     'ensemble_scheduling { step { model_name: "%s" model_version: -1 '
@@ -98,7 +100,6 @@ def test_a_name_that_only_one_repository_has_is_found_from_both(tmp_path: Path) 
         assert [sums(server, name) for name in ("pipeline_add", "pipeline_sub", "member")] == [0, 0, 0]
 
 
-@pytest.mark.slow
 def test_polling_rebinds_ensembles_when_members_change(tmp_path: Path) -> None:
     flags = (*houses(tmp_path), "--model-control-mode=poll", "--repository-poll-secs=1")
     with running(*flags) as server:
@@ -112,7 +113,6 @@ def test_polling_rebinds_ensembles_when_members_change(tmp_path: Path) -> None:
         assert_ambiguous(server, "member")
 
 
-@pytest.mark.slow
 def test_an_explicit_load_means_every_model_of_the_name(tmp_path: Path) -> None:
     flags = houses(tmp_path)
     for name in ("add", "sub"):

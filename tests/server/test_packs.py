@@ -19,6 +19,8 @@ from edge_serve.commands.check import run as check
 from tests.server.running import PATIENCE, Running, python_model, running
 from tests.workers.venvs import make_environment
 
+pytestmark = pytest.mark.slow  # a server for each pack
+
 #: tells the process and the environment that a model runs in, beside twice its input
 BACKEND = """
 import os, sys
@@ -225,7 +227,6 @@ def test_a_worker_of_a_pack_that_dies_is_started_again(server: Running) -> None:
     assert ask(server, "c")[1] != pid
 
 
-@pytest.mark.slow
 def test_check_finds_the_packs(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = [f"--backend-directory={place / 'backends'}", "--infer", "--model=a", "--model=chat"]
     assert check([*arguments, str(place / "models")]) == 0
@@ -235,7 +236,6 @@ def test_check_finds_the_packs(place: Path, capfd: pytest.CaptureFixture[str]) -
     assert "2 of 2 models answer as their configuration says" in out
 
 
-@pytest.mark.slow
 def test_a_replaced_pack_serves_the_models_that_are_loaded_after_it(tmp_path: Path) -> None:
     make_pack(tmp_path / "backends", "first", "1.0")
     for name in ("old", "new"):

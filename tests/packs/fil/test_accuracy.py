@@ -10,6 +10,8 @@ import pytest
 from tests.packs.fil.libraries import need_models, need_treelite
 from tests.packs.fil.scene import answer, case, make_model, opened, parameters
 
+pytestmark = pytest.mark.slow  # 10,000 rows of each kind of model
+
 need_treelite()
 MODELS = need_models()
 CASES = sorted(path.parent.name for path in MODELS.glob("*/case.json"))

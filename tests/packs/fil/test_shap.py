@@ -10,6 +10,8 @@ import pytest
 from tests.packs.fil.libraries import need_models, need_treelite
 from tests.packs.fil.scene import ask, case, make_model, opened, parameters, tensors
 
+pytestmark = pytest.mark.slow  # the libraries explain slowly
+
 need_treelite()
 MODELS = need_models()
 OUTPUTS = ("output__0", "treeshap_output")

@@ -389,6 +389,7 @@ Backend().open(spec, [InstanceSpec("exact_0")])
     assert "MemoryDenyWriteExecute=no into a drop-in of edge-serve.service" in done.stderr, done
 
 
+@pytest.mark.slow
 def test_no_request_fails_while_versions_are_swapped(tmp_path: Path, backends: Path) -> None:
     """An overwritten file is loaded as a new version of the model, under load."""
     path = add_sub(tmp_path / "m/1/model.onnx", ("N", 4), FLOAT)

@@ -18,7 +18,7 @@ from tests.server.running import Running, running
 
 import torch  # isort: skip
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # it compiles a network
 
 NETWORK = """
 import torch
