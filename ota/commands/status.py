@@ -98,7 +98,7 @@ def _lines(layout: StateLayout, settings: AgentSettings) -> Iterator[str]:
         reason = _table(_table(document, "models"), SYSTEM).get("reason")
         yield _bundle(as_journal(system, layout), str(reason or ""))
     if not bundles:
-        where = " ".join(settings.url) or "the repository (URL is not set)"
+        where = " ".join(one.rpartition("@")[2] for one in settings.url) or "the repository (URL is not set)"
         yield f"no release is installed; 'edge-ota check' asks {where}"
     for one in bad.load(layout).entries:
         until = "" if one.permanent else f" (until {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.until))})"

@@ -70,7 +70,8 @@ class HttpSource:
 
     def __init__(self, url: str, options: HttpOptions) -> None:
         given = check_url(url, "URL", "https://ota.example/fleet")
-        self._base = given._replace(netloc=given.netloc.rpartition("@")[2])
+        path = given.path if given.path.endswith("/") else given.path + "/"
+        self._base = given._replace(netloc=given.netloc.rpartition("@")[2], path=path)
         self._timeout = options.timeout
         if not 0 < self._timeout <= MOST_TIMEOUT:
             raise UsageError(f"TIMEOUT: found {self._timeout:g}, expected seconds above 0, at most {MOST_TIMEOUT}")
@@ -300,20 +301,30 @@ def _check_head(response: urllib3.BaseHTTPResponse, what: str, most_bytes: int, 
     return int(length)
 
 
-def check_url(url: str, setting: str, example: str) -> SplitResult:
-    """Return the parts of a URL, with `/` at its end. Raises UsageError with the name of the setting."""
+def check_url(url: str, setting: str, example: str, *, query: bool = False) -> SplitResult:
+    """Return the parts of an http(s) URL.
+
+    Args:
+        query: the URL may have a query.
+
+    Raises:
+        UsageError: it is none, or has a fragment. The message names the setting, and shows nothing before the last `@`:
+            an unescaped `/`, `?`, or `#` in a password moves the rest of it out of the URL's authority.
+    """
     try:
-        parts = urlsplit(url if url.endswith("/") else url + "/")
+        parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
         usable = False
-    if not usable or parts.query or parts.fragment:
-        raise UsageError(f"{setting}: found {url[:100]!r}, expected an address such as {example}")
+    if not usable or parts.fragment or (parts.query and not query):
+        hint = "; in a password, write / ? # @ as %2F %3F %23 %40" if "@" in url else ""
+        found = url.rpartition("@")[2][:100]
+        raise UsageError(f"{setting}: found {found!r}, expected an address such as {example}{hint}")
     return parts
 
 
 def strip_login(url: str | SplitResult) -> str:
-    """Return a URL without user and password."""
+    """Return a valid URL without user and password."""
     parts = urlsplit(url) if isinstance(url, str) else url
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()[:300]
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from urllib3.exceptions import HTTPError
 
-from ota.errors import UsageError
 from ota.fetch.failures import RequestFailed
-from ota.fetch.http import HttpOptions, describe_error, login_header, make_context, make_pool, strip_login
+from ota.fetch.http import HttpOptions, check_url, describe_error, login_header, make_context, make_pool, strip_login
 from ota.fetch.time_limit import run_within
 
 
@@ -22,15 +19,7 @@ def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
         UsageError: the URL, the proxy, or a PEM file is unusable.
         RequestFailed: there was no answer within the limit, or none that says that the data was taken.
     """
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        usable = False
-    if not usable:
-        raise UsageError(
-            f"REPORT_URL: found {strip_login(url)!r}, expected an address such as https://reports.example/fleet"
-        )
+    parts = check_url(url, "REPORT_URL", "https://reports.example/fleet", query=True)
     headers = {"Content-Type": "application/json", "User-Agent": "edge-ota", **login_header(parts, "basic_auth")}
     target = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     told = strip_login(parts._replace(query=""))  # a query may be a secret

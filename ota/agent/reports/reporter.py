@@ -211,7 +211,7 @@ def address(url: str, device: str, key: str, counter: int = 0) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise UsageError(f"REPORT_URL: found {url[:100]!r}, expected an address") from None
+        raise UsageError(f"REPORT_URL: found {url.rpartition('@')[2][:100]!r}, expected an address") from None
     return parts._replace(path=f"{parts.path.rstrip('/')}/{device}.{key}.json").geturl()
 
 

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -18,7 +17,7 @@ from ota import files
 from ota.documents.device import DeviceDocument
 from ota.documents.report import MOST_BYTES, Report, SealedReport, read_report
 from ota.errors import NotInRepository, OtaError, Untrusted, UsageError
-from ota.fetch.http import HttpOptions, HttpSource
+from ota.fetch.http import HttpOptions, HttpSource, check_url
 
 #: a report with its signature and key
 _MOST_FILE = 2 * MOST_BYTES
@@ -145,7 +144,7 @@ def _read_directory(directory: Path) -> Iterator[tuple[str, bytes]]:
 
 def _read_web(url: str, devices: Iterable[DeviceDocument]) -> Iterator[tuple[str, bytes]]:
     """Yield the newest report of each device. A web server has no listing, so reports of other keys are not found."""
-    parts = urlsplit(url)
+    parts = check_url(url, "DIR|URL", "https://reports.example/fleet", query=True)
     root = parts._replace(path="/", query="", fragment="").geturl()
     source = HttpSource(root, HttpOptions(timeout=_TIMEOUT))
     for one in devices:

@@ -18,7 +18,7 @@ from ota.agent.update import Update, UpdateOptions
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target
 from ota.documents.report import BundleReport, Report, SealedReport, read_report
-from ota.errors import FetchError, StoreError, Unsuitable, Untrusted
+from ota.errors import FetchError, StoreError, Unsuitable, Untrusted, UsageError
 from ota.store import pause
 from ota.strict_json import parse, to_canonical_json
 from tests.ota.device import LATER, NOW, Device
@@ -314,6 +314,11 @@ def test_a_place_that_is_no_address_is_named(device: Device, wrong: str) -> None
     run(device)
     assert "REPORT_URL: found " in device.tell.lines[-1]
     assert ", expected an address" in device.tell.lines[-1]
+
+
+def test_the_error_of_an_address_has_no_password() -> None:
+    with pytest.raises(UsageError, match=r"^REPORT_URL: found 'r.example/\[', expected an address"):
+        address("https://user:[ss-word@r.example/[", "dev", "ab")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +15,8 @@ import pytest
 
 from ota.errors import FetchError, NotInRepository, UsageError
 from ota.fetch.failures import RequestFailed
-from ota.fetch.http import login_header
+from ota.fetch.http import HttpOptions, login_header
+from ota.fetch.put import put
 from ota.source import StartOver
 from tests.certificates import Authority, Pair
 from tests.ota.faulty_server import FaultyServer
@@ -23,6 +24,12 @@ from tests.ota.faulty_server import FaultyServer
 from .steps import SHORT, noise, web
 
 DATA = noise(300_000)
+#: setting -> a use of its address
+USES: list[tuple[str, Callable[[str], object]]] = [
+    ("URL", web),
+    ("PROXY", lambda url: web("https://h/", proxy=url)),
+    ("REPORT_URL", lambda url: put(url, b"{}", HttpOptions(), SHORT)),
+]
 
 
 @pytest.fixture
@@ -499,6 +506,26 @@ class TestTls:
 def test_an_unusable_url(url: str) -> None:
     with pytest.raises(UsageError, match=r"URL: found .*expected an address such as https://ota.example/fleet"):
         web(url)
+
+
+@pytest.mark.fault("N6")
+@pytest.mark.parametrize("password", ["p#ss-word", "12#ss-word", "p?ss-word", "p/ss-word", "[ss-word"])
+@pytest.mark.parametrize(("setting", "use"), USES)
+def test_the_error_of_an_address_has_no_part_of_its_password(
+    setting: str, use: Callable[[str], object], password: str
+) -> None:
+    """The text goes to the journal, and these characters end the host for `urlsplit`."""
+    url = f"http://user:{password}@ota.example:8080/fleet"
+    with pytest.raises(UsageError, match=f"^{setting}: found 'ota.example:8080/fleet'") as caught:
+        use(url)
+    assert "ss-word" not in caught.value.message
+    assert "in a password, write / ? # @ as %2F %3F %23 %40" in caught.value.message
+
+
+@pytest.mark.parametrize("url", ["http://[bad", "ftp://x/", "https://r.example/x#part"])
+def test_an_unusable_address_for_reports(url: str) -> None:
+    with pytest.raises(UsageError, match=r"REPORT_URL: found .*expected an address such as https://reports.example"):
+        put(url, b"{}", HttpOptions(), SHORT)
 
 
 def test_unusable_settings(tmp_path: Path) -> None:

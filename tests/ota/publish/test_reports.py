@@ -214,6 +214,7 @@ def test_reports_of_a_web_server(fleet: Fleet) -> None:
 
 def test_reports_that_cannot_be_read_are_errors(fleet: Fleet) -> None:
     assert "neither a directory of reports" in fleet.publisher.refused("report", "nowhere")
+    assert "DIR|URL: found 'http://[bad'" in fleet.publisher.refused("report", "http://[bad")
     assert "no device" in fleet.publisher.refused("report", ".", "--fleet", "none")
     assert "--silent: found '2 days'" in fleet.publisher.refused("report", ".", "--silent", "2 days")
     (fleet.publisher.dir / "reports.json").write_bytes(b"{")

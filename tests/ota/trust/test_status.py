@@ -53,3 +53,11 @@ def test_a_damaged_copy_is_shown(repository: Repository, state: Device, capsys: 
 
     assert _status(state) == 0
     assert f"version floors ignored: {state.places[1]} is not JSON" in capsys.readouterr().out
+
+
+def test_the_password_of_the_repository_is_not_shown(
+    repository: Repository, state: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state.run(repository)
+    assert _status(state, "--url", "https://user:secret@ota.example/fleet /mnt/mirror") == 0
+    assert "no release is installed; 'edge-ota check' asks ota.example/fleet /mnt/mirror" in capsys.readouterr().out
