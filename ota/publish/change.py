@@ -22,9 +22,12 @@ from ota.publish.repository import RepositoryState, join_names, put_metadata, pu
 from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP
 from ota.publish.workspace import Workspace
 from ota.strict_json import parse, to_canonical_json
+from ota.trust.roots import MOST_METADATA
 
 SCHEMA = 1
 MOST_PENDING = 64 * 1024 * 1024
+#: room for the signatures of a role: those of 50 RSA keys of 4096 bits
+_SIGNATURES_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ def apply(workspace: Workspace, state: RepositoryState, change: MetadataChange, 
     Raises:
         KeyProblem: a key that must be here is not, or its passphrase is wrong.
         Expired: root or targets are too old, so no device would take the change.
+        OtaError: a role is longer than devices accept.
     """
     fresh: dict[str, Metadata[Any]] = {}
     for role, payload in change.roles.items():
@@ -191,8 +195,10 @@ def sign(
     """Add the missing signatures of keys on this machine, also with the old keys if the keys change.
 
     Raises:
+        OtaError: the role is longer than devices accept; nothing is signed.
         KeyProblem: a key cannot be opened, and without it the threshold is not met.
     """
+    _check_length(role, metadata)
     for state in (after, before):
         threshold, keyids = keyids_of(state, role)
         problem: KeyProblem | None = None
@@ -208,6 +214,15 @@ def sign(
                 problem = problem or error
         if problem is not None and have < threshold and state is after:
             raise problem
+
+
+def _check_length(role: str, metadata: Metadata[Any]) -> None:
+    most = MOST_METADATA - _SIGNATURES_BYTES
+    if (length := len(metadata.to_bytes())) > most:
+        raise OtaError(
+            f"the metadata of {role} has {length} bytes, and devices accept {most}: remove devices that are gone "
+            "('device remove'), or publish a part of the fleets or families in another repository"
+        )
 
 
 def _is_here(workspace: Workspace, keyid: str) -> bool:

@@ -46,8 +46,7 @@ from ota.publish.roles import (
 )
 from ota.publish.rollouts import find_unserved
 from ota.publish.workspace import Workspace
-
-MOST_METADATA = 64 * 1024 * 1024
+from ota.trust.roots import MOST_METADATA
 
 
 @dataclass(slots=True)

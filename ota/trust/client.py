@@ -345,6 +345,7 @@ class _Fetcher(FetcherInterface):
             tuf.api.exceptions.DownloadHTTPError: there is no such root: the one before is the newest.
             FetchError, Untrusted: it did not come, or is no strict JSON.
         """
+        max_length = min(max_length, MOST_METADATA)  # tuf takes any length that the role before has signed
         try:
             data = _got(self._source, url, max_length)
         except NotInRepository as error:

@@ -15,6 +15,7 @@ from ota.documents.manifest import read_manifest
 from ota.documents.names import blob_path, code_target, device_target, manifest_target, rollout_target
 from ota.documents.rollout import read_rollout
 from ota.errors import NotInRepository
+from ota.publish import change
 from ota.publish.keys import KeyProblem, Secrets
 from ota.publish.workspace import acquire_lock
 from tests.ota.publish.publisher import CONFIG, PASSPHRASE, UNKNOWN_KEYS, Publisher, device, one_sentence
@@ -276,6 +277,18 @@ def test_many_devices_at_once(published: Publisher) -> None:
     published.do("device import", table)
     table.write_text(f'device,fleet,ring\n"{"x" * 200_000}",a,lab\n')
     assert "is not CSV (field larger than field limit" in published.refused("device import", table)
+
+
+def test_a_role_that_devices_would_refuse_is_not_signed(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change, "MOST_METADATA", 100_000)
+    before = (published.dir / "state.json").read_bytes()
+    table = published.base / "devices.csv"
+    table.write_text("\n".join(["device,fleet,ring", *(f"dev-{number:04},a,lab" for number in range(300))]))
+    error = published.refused("device import", table, status=1)
+    assert "the metadata of rollout has " in error
+    assert "and devices accept 34464: remove devices that are gone ('device remove')" in error
+    assert (published.dir / "state.json").read_bytes() == before
+    assert published.do("device list") == ""
 
 
 def test_passphrases(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from ota.errors import FetchError, OtaError, RolledBack, Untrusted
+from ota.fetch.failures import RequestFailed
+from ota.fetch.http import HttpOptions, HttpSource
+from tests.ota.faulty_server import FaultyServer
 from tests.ota.simulator import Repository
 from tests.ota.trust.device import MANIFEST, Device, refused
 
@@ -50,6 +53,26 @@ def test_endless_data_is_cut(repository: Repository, device: Device, path: str) 
     refused(device, source, FetchError, "has more than .* bytes, which is what signed metadata allows")
     assert 0 < source.asked <= 5_000_000
     assert device.run(repository).document(MANIFEST, 1000) == b'{"release": 2}'
+
+
+@pytest.mark.fault("T2")
+@pytest.mark.parametrize("role", ["snapshot", "targets", "models-det"])
+def test_a_signed_length_does_not_raise_the_limit(repository: Repository, device: Device, role: str) -> None:
+    """The thief has the keys of timestamp and snapshot: one of them sufficed to have a device read endless metadata."""
+    device.run(repository).document(MANIFEST, 1000)
+    repository.publish()
+    if role == "snapshot":
+        repository.signed["timestamp"].snapshot_meta.length = 10**12
+        repository.write("timestamp")
+    else:
+        repository.signed["snapshot"].meta[f"{role}.json"].length = 10**12
+        repository.write("snapshot")
+        repository.publish_timestamp(raise_version=False)
+    with FaultyServer(repository.files) as server:
+        server.fault(path=FILES[role], endless=True)
+
+        refused(device, HttpSource(server.url, HttpOptions()), RequestFailed, "sends more than 5000000 bytes")
+        assert server.sent < 20_000_000
 
 
 def _deep(levels: int) -> bytes:
