@@ -8,5 +8,5 @@ code          which files of a release run as code
 config_text   reads the fields of a config.pbtxt
 probation     judges a new release by its statistics and those of the release before
 gate          decides whether a rollout may take its next step
-report_chain  detects copied or restored disks by the chain of reports
+report_chain  sorts reports, and detects copied or restored disks by the chain of reports
 """

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePub
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ota import files
+from ota.decide.report_chain import sort_reports
 from ota.documents.device import DeviceDocument
 from ota.documents.report import MOST_BYTES, Report, SealedReport, read_report
 from ota.errors import NotInRepository, OtaError, Untrusted, UsageError
@@ -40,7 +41,7 @@ class CollectedReports:
 
     Attributes:
         newest: device -> its newest report, for devices whose key is the one that was signed.
-        genuine: every report of such devices, the oldest first.
+        genuine: fingerprint -> every report of such a device, the oldest first.
         keys: device -> fingerprints of the keys that reported under its name, if that is more than its own.
         keyless: devices that report, and were added without a key: their reports do not count.
         strangers: names that report, and are no devices of this repository.
@@ -48,7 +49,7 @@ class CollectedReports:
     """
 
     newest: dict[str, Report] = field(default_factory=dict)
-    genuine: list[VerifiedReport] = field(default_factory=list)
+    genuine: dict[str, list[Report]] = field(default_factory=dict)
     keys: dict[str, set[str]] = field(default_factory=dict)
     keyless: set[str] = field(default_factory=set)
     strangers: set[str] = field(default_factory=set)
@@ -73,12 +74,9 @@ def collect(places: Sequence[str], devices: Mapping[str, DeviceDocument]) -> Col
                 found.problems.append(error.message)
                 continue
             _sort_in(found, one, devices.get(one.report.device))
-    found.genuine.sort(key=lambda one: (one.report.time, one.report.counter))
-    for one in found.genuine:
-        newest = found.newest.get(one.report.device)
-        # the clock of a device may be set back, and the chain of its reports is not
-        if newest is None or one.report.link not in newest.chain:
-            found.newest[one.report.device] = one.report
+    for fingerprint, reports in found.genuine.items():
+        found.genuine[fingerprint] = sort_reports(reports)
+        found.newest.update((one.device, one) for one in found.genuine[fingerprint])
     return found
 
 
@@ -91,7 +89,7 @@ def _sort_in(found: CollectedReports, one: VerifiedReport, document: DeviceDocum
     elif document.fingerprint != one.fingerprint:
         found.keys.setdefault(device, {document.fingerprint}).add(one.fingerprint)
     else:
-        found.genuine.append(one)
+        found.genuine.setdefault(one.fingerprint, []).append(one.report)
 
 
 def verify_report(sealed: SealedReport, where: str) -> VerifiedReport:

@@ -5,15 +5,14 @@ The file is `reports.json` beside `publish.json`. Without it, only reports in on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ota import files
-from ota.decide.report_chain import MOST_BRANCHES, Branch, Continuity, follow_report
-from ota.documents.report import MOST_CHAIN, MOST_TIME
+from ota.decide.report_chain import MOST_BRANCHES, Branch, Continuity, find_old, follow_report
+from ota.documents.report import MOST_CHAIN, MOST_TIME, Report
 from ota.errors import StoreError
-from ota.publish.reports.collect import VerifiedReport
 from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
@@ -48,18 +47,22 @@ class ReportHistory:
         self._stored = files.read(self._path, _MOST_BYTES)
         self.keys = _parsed(self._stored, str(self._path)) if self._stored is not None else {}
 
-    def take(self, genuine: Iterable[VerifiedReport]) -> dict[str, KeyHistory]:
-        """Add reports, the oldest first. Return device -> history of its key, where its reports fork."""
-        forked = {}
-        for one in genuine:
-            known = self.keys.get(one.fingerprint, KeyHistory())
-            branches, how = follow_report(known.branches, one.report.link, one.report.chain)
-            fork, since = known.fork, known.since
-            if how in _FORKS and fork != Continuity.CLONED.value:
-                fork, since = how.value, one.report.time
-            self.keys[one.fingerprint] = known = KeyHistory(branches, fork, since)
+    def take(self, genuine: Mapping[str, Sequence[Report]]) -> dict[str, KeyHistory]:
+        """Add reports. Return device -> history of its key, where its reports fork.
+
+        Args:
+            genuine: fingerprint -> the reports of that key, sorted; also those that were added before.
+        """
+        forked: dict[str, KeyHistory] = {}
+        for fingerprint, reports in genuine.items():
+            known = self.keys.get(fingerprint, KeyHistory())
+            old = find_old(known.branches, reports)
+            for one in reports:
+                if one.link not in old:
+                    known = _add(known, one)
+            self.keys[fingerprint] = known
             if known.fork:
-                forked[one.report.device] = known
+                forked |= {one.device: known for one in reports}
         return forked
 
     def save(self) -> None:
@@ -73,6 +76,13 @@ class ReportHistory:
         if data != self._stored:
             files.write_durably(self._path, data, 0o600)
             self._stored = data
+
+
+def _add(known: KeyHistory, report: Report) -> KeyHistory:
+    branches, how = follow_report(known.branches, report.link, report.chain)
+    if how in _FORKS and known.fork != Continuity.CLONED.value:
+        return KeyHistory(branches, how.value, report.time)
+    return KeyHistory(branches, known.fork, known.since)
 
 
 def _parsed(data: bytes, what: str) -> dict[str, KeyHistory]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ota.decide.report_chain import MOST_BRANCHES, Branch, Continuity, follow_report
+from ota.decide.report_chain import MOST_BRANCHES, Branch, Continuity, find_old, follow_report, sort_reports
+from ota.documents.report import Report
 
 Link = tuple[int, str]
 
@@ -69,3 +70,37 @@ def test_a_disk_that_is_put_back_again_and_again_costs_no_memory() -> None:
     first = Disk(((7, "n"),))
     reports = [first.copy().report(f"r{number}") for number in range(50)]
     assert set(seen(*reports)[1:]) == {Continuity.RESTORED}
+
+
+def made(disk: Disk, time: int, nonce: str) -> Report:
+    (counter, _), chain = disk.report(nonce)
+    return Report("dev", "plant", "prod", time, counter, nonce, chain)
+
+
+def nonces(reports: list[Report]) -> str:
+    return " ".join(one.nonce for one in reports)
+
+
+@pytest.mark.fault("K1")
+def test_reports_are_sorted_by_time_and_by_their_chains() -> None:
+    disk = Disk()
+    times = {"a": 10, "b": 20, "ahead": 900, "c": 30, "d": 40, "back": 1, "e": 50}
+    reports = [made(disk, time, nonce) for nonce, time in times.items()]
+    assert nonces(sort_reports(reports[::-1])) == "a b ahead c d back e"
+    other = Disk(reports[1].chain)
+    branch = [made(other, time, nonce) for nonce, time in {"x": 35, "y": 60}.items()]
+    assert nonces(sort_reports(branch + reports)) == "a b ahead c d back x e y"
+
+
+def test_old_reports_are_those_that_the_chains_of_known_ones_lead_to() -> None:
+    disk = Disk()
+    reports = [made(disk, number, f"n{number}") for number in range(1, 121)]
+    known = (tuple(one.link for one in reports[80:101]),)
+    assert find_old(known, reports) == {one.link for one in reports[:101]}
+    assert find_old(known, reports[:20] + reports[70:]) == {
+        one.link for number, one in enumerate(reports[:101]) if number < 20 or number >= 50
+    }, "reports were lost"
+    restored = Disk(reports[5].chain)
+    back = made(restored, 900, "back")
+    assert back.link not in find_old(known, [*reports, back])
+    assert find_old((), reports) == set()

@@ -117,6 +117,41 @@ def test_the_newest_report_is_the_last_of_its_chain_whatever_the_clock_of_the_de
     assert (found["releases"], found["doubts"]) == ({"det": {"1": 5, "2": 1}}, [])
 
 
+def report_often(fleet: Fleet, count: int, *, ahead: int = 0) -> None:
+    """Put reports under names of their own, as `{counter}` in REPORT_URL does; one with a clock that is ahead."""
+    one, first = fleet.devices[0], int(time.time()) - 86400
+    fleet.place.mkdir(exist_ok=True)
+    for _ in range(count):
+        report = one.report(0)
+        report = replace(report, time=first + 60 * report.counter + 400 * 86400 * (report.counter == ahead))
+        put(fleet, f"{one.name}-{report.counter:04}.json", one.seal(report))
+
+
+def test_a_directory_with_every_report_is_read_again_and_again(fleet: Fleet) -> None:
+    report_often(fleet, 50)
+    assert [fleet.report()["doubts"] for _ in range(3)] == [[], [], []]
+    report_often(fleet, 30)
+    for number in (*range(60, 81), 5):  # a device without a network loses reports; and a file was removed
+        (fleet.place / f"dev-0000-{number:04}.json").unlink(missing_ok=True)
+    assert [fleet.report()["doubts"] for _ in range(2)] == [[], []]
+    report_often(fleet, 60)
+    for number in range(85, 120):
+        (fleet.place / f"dev-0000-{number:04}.json").unlink()
+    assert [fleet.report()["doubts"] for _ in range(3)] == [[], [], []]
+
+
+@pytest.mark.fault("K1")
+def test_a_report_from_a_clock_that_was_ahead_does_not_stay_the_newest(fleet: Fleet) -> None:
+    one = fleet.devices[0]
+    one.release = 2
+    report_often(fleet, 5, ahead=5)
+    one.release = 1
+    report_often(fleet, 30)
+    for _ in range(2):
+        found = fleet.report()
+        assert (found["releases"], found["doubts"]) == ({"det": {"1": 1}}, [])
+
+
 def test_a_copy_of_an_old_report_changes_nothing(fleet: Fleet) -> None:
     fleet.update(lambda name, release: True)
     old = {one.name: one.read_bytes() for one in fleet.place.iterdir()}
