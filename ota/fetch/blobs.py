@@ -24,7 +24,8 @@ from ota.fetch import disk_space
 from ota.fetch.chunks import ChunkIndex, Piece, pieces_of
 from ota.fetch.failures import RequestFailed
 from ota.fetch.limiter import DownloadLimiter, Progress, no_progress
-from ota.fetch.mirrors import DownloadInterrupted, Mirrors
+from ota.fetch.limits import SpeedWindow
+from ota.fetch.mirrors import DownloadRestarted, Mirrors
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.source import RepositorySource, StartOver
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 #: a request with so many bytes resets the count of consecutive failures
 HEADWAY_BYTES = 16 * 1024
-#: a failed request with so many bytes does not demote its source
-BLAMELESS_BYTES = 256 * 1024
+#: a source that sends less, averaged over the setting TIMEOUT, fails the request if there is another source
+LEAST_BESIDE_OTHERS = 4096
 BLOCK_BYTES = 1024 * 1024
 FILE_MODE = 0o640
 FOLDER_MODE = 0o750
@@ -172,7 +173,7 @@ class BlobFetcher:
         """Add a piece whose first `have` bytes are there: copy it from another file on this device, or fetch it."""
         if not have and self._copy(part, piece):
             return
-        download = _Download(part, piece, have, self._pace)
+        download = _Download(part, piece, have, self._pace, self._clock, self._settings.timeout)
         if not download.whole():
             self._pace.persist(lambda: self._mirrors.first(download.attempt))
 
@@ -240,8 +241,10 @@ class _Download:
     `_givers` has the sources of the bytes that are there; None = an earlier run.
     """
 
-    def __init__(self, part: _Part, piece: Piece, have: int, pace: DownloadLimiter) -> None:
-        self._part, self._piece, self._pace = part, piece, pace
+    def __init__(
+        self, part: _Part, piece: Piece, have: int, pace: DownloadLimiter, clock: TimeSource, timeout: float
+    ) -> None:
+        self._part, self._piece, self._pace, self._clock, self._timeout = part, piece, pace, clock, timeout
         self._have = have
         self._digest = part.digest(piece.offset, have)
         self._givers: set[RepositorySource | None] = {None} if have else set()
@@ -250,12 +253,15 @@ class _Download:
         """Return whether the piece is complete and has the right hash."""
         return self._have == self._piece.size and self._digest.hexdigest() == self._piece.sha256
 
-    def attempt(self, source: RepositorySource) -> None:
+    def attempt(self, source: RepositorySource, others: bool) -> None:
         """Fetch the rest of the piece from a source.
 
+        Args:
+            others: another source may deliver it, too.
+
         Raises:
-            DownloadInterrupted: it broke off after some headway, or what was there before was wrong; ask again.
-            NotInRepository, FetchError: it did not come.
+            DownloadRestarted: it is wrong, and a part of it was there before; ask again.
+            NotInRepository, FetchError: it did not come, or too slowly beside another source.
             Untrusted: all of it came from this source, in one request or in several, and it is something else.
         """
         if self._have >= self._piece.size:
@@ -263,33 +269,36 @@ class _Download:
         began = self._pace.received
         try:
             try:
-                self._receive(source)
+                self._receive(source, others)
             except StartOver:
                 self._restart()
-                self._receive(source)
-        except FetchError as error:
-            came = self._pace.received - began
-            if came >= HEADWAY_BYTES:
+                self._receive(source, others)
+        except FetchError:
+            if self._pace.received - began >= HEADWAY_BYTES:
                 self._pace.headway()
-            if came < BLAMELESS_BYTES or not (isinstance(error, RequestFailed) and error.again):
-                raise
-            raise DownloadInterrupted(error.message) from error
+            raise
         if self.whole():
             self._pace.headway()
             return
         found, alone = self._digest.hexdigest(), self._givers == {source}
         self._restart()
         if not alone:
-            raise DownloadInterrupted(f"{source}: {self._piece.sha256} was resumed and is wrong; fetching it again")
+            raise DownloadRestarted(f"{source}: {self._piece.sha256} was resumed and is wrong; fetching it again")
         raise Untrusted(f"{source} delivered a file with the SHA-256 {found}, expected {self._piece.sha256}")
 
-    def _receive(self, source: RepositorySource) -> None:
+    def _receive(self, source: RepositorySource, others: bool) -> None:
+        speed = SpeedWindow(LEAST_BESIDE_OTHERS if others else 0, self._timeout)
+        started = self._clock.monotonic()
         for block in source.stream(blob_path(self._piece.sha256), self._have, self._piece.size):
+            slow = speed.add(len(block), self._clock.monotonic() - started)
             self._givers.add(source)
             self._part.write(self._piece.offset + self._have, block)
             self._digest.update(block)
             self._have += len(block)
             self._pace.came(len(block))
+            if slow and self._have < self._piece.size:
+                raise RequestFailed(f"{source}: {speed.received} bytes in {speed.seconds:.0f} s; too slow")
+            started = self._clock.monotonic()
 
     def _restart(self) -> None:
         self._pace.done(-self._have)

@@ -30,6 +30,7 @@ from urllib3.exceptions import (
 
 from ota.errors import FetchError, NotInRepository, UsageError
 from ota.fetch.failures import TLS_ENDED, RequestFailed, tls_failure
+from ota.fetch.limits import SpeedWindow
 from ota.fetch.time_limit import run_within
 from ota.source import StartOver
 
@@ -190,8 +191,8 @@ class HttpSource:
     def _body(self, response: urllib3.BaseHTTPResponse, path: str, most_bytes: int, *, exact: bool) -> Iterator[bytes]:
         what = f"{self}{path}"
         expected = _check_head(response, what, most_bytes, exact)
-        received = window_bytes = 0
-        window_seconds = 0.0
+        received = 0
+        speed = SpeedWindow(LEAST_BYTES_PER_SECOND, self._timeout)
         while True:
             started = time.monotonic()
             block = self._read(response)
@@ -200,12 +201,8 @@ class HttpSource:
             received += len(block)
             if received > most_bytes:
                 raise RequestFailed(f"{what}: the server sends more than {most_bytes} bytes", again=False)
-            window_bytes += len(block)
-            window_seconds += time.monotonic() - started
-            if window_seconds > self._timeout:
-                if window_bytes < LEAST_BYTES_PER_SECOND * window_seconds:
-                    raise RequestFailed(f"{what}: {window_bytes} bytes in {window_seconds:.0f} s; too slow")
-                window_seconds, window_bytes = 0.0, 0
+            if speed.add(len(block), time.monotonic() - started):
+                raise RequestFailed(f"{what}: {speed.received} bytes in {speed.seconds:.0f} s; too slow")
             yield block
         if received < expected:
             raise RequestFailed(f"{what}: the connection ended after {received} of {expected} bytes")

@@ -47,6 +47,29 @@ class TokenBucket:
 
 
 @dataclass(slots=True)
+class SpeedWindow:
+    """Detects a source that sends less than `least` bytes per second, averaged over at least `window` seconds."""
+
+    least: int
+    window: float
+    received: int = 0
+    seconds: float = 0.0
+
+    def add(self, count: int, seconds: float) -> bool:
+        """Count received bytes, and the seconds that they took. Return whether the window has ended and was too slow;
+        `received` and `seconds` are those of the window then.
+        """
+        self.received += count
+        self.seconds += seconds
+        if self.seconds <= self.window:
+            return False
+        if self.received < self.least * self.seconds:
+            return True
+        self.received, self.seconds = 0, 0.0
+        return False
+
+
+@dataclass(slots=True)
 class Retries:
     """The number of failed requests that one run may retry."""
 

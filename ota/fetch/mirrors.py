@@ -18,8 +18,8 @@ Value = TypeVar("Value")
 DEMOTED_SECONDS = 300.0
 
 
-class DownloadInterrupted(FetchError):
-    """A download broke off after some bytes. The same source may resume, and is not demoted."""
+class DownloadRestarted(FetchError):
+    """What several sources, or runs, delivered is wrong. The download starts over, and no source is demoted for it."""
 
 
 class Mirrors:
@@ -39,20 +39,25 @@ class Mirrors:
         """The sources, in the order in which they are tried now."""
         return [self._sources[number] for number in self._order()]
 
-    def first(self, act: Callable[[RepositorySource], Value]) -> Value:
+    def first(self, act: Callable[[RepositorySource, bool], Value]) -> Value:
         """Return the result of `act` with the first source for which it does not fail.
+
+        Args:
+            act: receives a source, and whether another one that has not failed recently comes after it.
 
         Raises:
             NotInRepository: no source has the file.
-            DownloadInterrupted: a source broke off after some headway; the caller asks again.
+            DownloadRestarted: the caller asks again.
             FetchError: no source delivered, and at least one may do so later.
             Untrusted: each source delivered what is not signed.
         """
         failures: list[OtaError] = []
-        for number in self._order():
+        order = self._order()
+        good = sum(self._rank(number)[0] == 0 for number in order)
+        for place, number in enumerate(order, 1):
             try:
-                value = act(self._sources[number])
-            except DownloadInterrupted:
+                value = act(self._sources[number], place < good)
+            except DownloadRestarted:
                 raise
             except NotInRepository as error:
                 failures.append(error)
@@ -68,17 +73,15 @@ class Mirrors:
         raise _most_telling(failures)
 
     def _order(self) -> list[int]:
-        now = self._clock.monotonic()
+        return sorted(range(len(self._sources)), key=self._rank)
 
-        def rank(number: int) -> tuple[int, float, int]:
-            if number in self._lied:
-                return 2, 0.0, number
-            failed = self._failed.get(number)
-            if failed is not None and now - failed < DEMOTED_SECONDS:
-                return 1, failed, number
-            return 0, 0.0, number
-
-        return sorted(range(len(self._sources)), key=rank)
+    def _rank(self, number: int) -> tuple[int, float, int]:
+        if number in self._lied:
+            return 2, 0.0, number
+        failed = self._failed.get(number)
+        if failed is not None and self._clock.monotonic() - failed < DEMOTED_SECONDS:
+            return 1, failed, number
+        return 0, 0.0, number
 
 
 def _most_telling(failures: Sequence[OtaError]) -> OtaError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import math
 import os
 import random
 import stat
@@ -225,13 +226,64 @@ def test_a_flip_before_a_cut_is_not_held_against_the_next_mirror(server: FaultyS
 
 @pytest.mark.fault("T6")
 def test_a_mirror_that_lies_in_several_requests_is_found_out(server: FaultyServer, state: Path) -> None:
-    with FaultyServer(repository((WHOLE, 0))) as liar:
-        liar.fault(flip_at=5, cut_at=300_000, times=1)
-        liar.fault(cut_at=300_000)
-        blobs(state, [web(liar.url), web(server.url)]).fetch([ENTRIES["whole"]])
+    server.fault(flip_at=5, cut_at=300_000, times=1)
+    server.fault(cut_at=300_000)
+    with pytest.raises(Untrusted, match="delivered a file with the SHA-256"):
+        blobs(state, [web(server.url)]).fetch([ENTRIES["whole"]])
+    assert len(server.requests) == 3
 
-        check(state, ENTRIES["whole"])
-        assert len(liar.requests) == 3
+
+@pytest.mark.fault("T6")
+def test_a_mirror_that_breaks_off_comes_after_the_others(server: FaultyServer, state: Path) -> None:
+    """It delivered 300 KB in each of 100 requests, and then the run failed, without a request to the other mirror."""
+    with FaultyServer(repository((WHOLE, 0), (CHUNKED, CHUNK))) as breaking:
+        breaking.fault(cut_at=300_000)
+        blobs(state, [web(breaking.url), web(server.url)]).fetch(list(ENTRIES.values()))
+
+        for entry in ENTRIES.values():
+            check(state, entry)
+        assert len(breaking.requests) == 1
+    assert server.requests[0].headers["Range"] == "bytes=300000-"
+
+
+class SlowSource:
+    """A mirror that sends `speed` bytes in each second."""
+
+    def __init__(self, clock: FakeClock, speed: int) -> None:
+        self.clock, self.speed = clock, speed
+        self.sent = 0
+
+    def get(self, path: str, most_bytes: int) -> bytes:
+        raise NotInRepository(path)
+
+    def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
+        while offset < length:
+            self.clock.sleep(1)
+            block = WHOLE[offset : offset + self.speed]
+            self.sent += len(block)
+            offset += len(block)
+            yield block
+
+
+@pytest.mark.fault("T6")
+def test_a_slow_mirror_is_left_if_there_is_another(server: FaultyServer, state: Path) -> None:
+    clock = FakeClock()
+    slow = SlowSource(clock, 300)
+    blobs(state, [slow, web(server.url)], clock=clock, timeout=30.0).fetch([ENTRIES["whole"]])
+
+    check(state, ENTRIES["whole"])
+    assert slow.sent == 31 * 300
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_slow_link_loses_no_try(state: Path, count: int) -> None:
+    """Each mirror is as slow as the link, and the last one is kept."""
+    clock = FakeClock()
+    sources = [SlowSource(clock, 300) for _ in range(count)]
+    blobs(state, sources, clock=clock, timeout=30.0).fetch([ENTRIES["whole"]])
+
+    check(state, ENTRIES["whole"])
+    assert clock.slept == [1.0] * math.ceil(len(WHOLE) / 300)
 
 
 @pytest.mark.fault("D8")

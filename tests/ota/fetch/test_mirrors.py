@@ -9,8 +9,9 @@ import pytest
 
 from ota.errors import Expired, FetchError, NotInRepository, OtaError, Untrusted, UsageError
 from ota.fetch.failures import RequestFailed
-from ota.fetch.mirrors import DEMOTED_SECONDS, DownloadInterrupted, Mirrors, open_sources
+from ota.fetch.mirrors import DEMOTED_SECONDS, DownloadRestarted, Mirrors, open_sources
 from ota.settings import AgentSettings
+from ota.source import RepositorySource
 
 from .steps import FakeClock
 
@@ -32,7 +33,7 @@ class Mirror:
 
 
 def get(mirrors: Mirrors, path: str = "x") -> bytes:
-    return mirrors.first(lambda source: source.get(path, 10))
+    return mirrors.first(lambda source, others: source.get(path, 10))
 
 
 def down() -> OtaError:
@@ -94,14 +95,34 @@ def test_a_mirror_that_lacks_a_file_is_not_held_against_it(clock: FakeClock) -> 
     assert get(mirrors) == b"a"
 
 
-def test_an_interrupted_download_resumes_at_its_mirror(clock: FakeClock) -> None:
-    a, b = Mirror("a", lambda: DownloadInterrupted("cut")), Mirror("b")
+def test_a_download_that_starts_over_is_not_held_against_its_mirror(clock: FakeClock) -> None:
+    a, b = Mirror("a", lambda: DownloadRestarted("resumed and wrong")), Mirror("b")
     mirrors = Mirrors([a, b], clock)
-    with pytest.raises(DownloadInterrupted):
+    with pytest.raises(DownloadRestarted):
         get(mirrors)
     a.error = None
 
     assert get(mirrors) == b"a"
+
+
+@pytest.mark.fault("T6")
+def test_a_mirror_learns_whether_a_good_one_comes_after_it(clock: FakeClock) -> None:
+    a, b, c = Mirror("a", down), Mirror("b", down), Mirror("c", down)
+    mirrors = Mirrors([a, b, c], clock)
+    seen: list[tuple[str, bool]] = []
+
+    def act(source: RepositorySource, others: bool) -> bytes:
+        seen.append((str(getattr(source, "name", "")), others))
+        return source.get("x", 10)
+
+    for _ in range(2):
+        with pytest.raises(FetchError):
+            mirrors.first(act)
+    assert seen == [("a", True), ("b", True), ("c", False), ("a", False), ("b", False), ("c", False)]
+    clock.time += DEMOTED_SECONDS
+    b.error = None
+    mirrors.first(act)
+    assert seen[6:] == [("a", True), ("b", True)]
 
 
 @pytest.mark.parametrize(
