@@ -223,6 +223,9 @@ class TrustClient:
             try:
                 info = updater.get_targetinfo(path)
                 self._accept(updater)
+            except Untrusted:
+                self._updater = None  # it has the refused role; other documents need none of it
+                raise
             finally:
                 self._sync(before)
             self._floors.save()
@@ -248,7 +251,6 @@ class TrustClient:
         """
         known = self._seen.setdefault(one.role, one.signed)
         if known is not one.signed and known != one.signed:
-            self._updater = None
             raise Untrusted(
                 f"the metadata of {one.role} changed during the run: another role delegates to that name; "
                 "revoke the key of the role that does"

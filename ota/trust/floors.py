@@ -21,7 +21,10 @@ from ota.errors import RolledBack, StoreError, Untrusted
 from ota.strict_json import MOST_INTEGER, Members, parse, to_canonical_json
 
 SCHEMA = 1
+#: of a place. Floors are added up to half of it, and of `files.MOST_DOCUMENT`: a place may get those of both places
 MOST_FLOORS = 10_000
+#: of a floor
+MOST_KEYS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,16 @@ class Floors:
         return max((one.value for one in known if not keys or one.applies(keys, threshold)), default=0)
 
     def check(self, name: str, value: int, keys: Collection[str], threshold: int) -> None:
-        """Refuse a value below its floor.
+        """Refuse a value below its floor, and one that could not be read again.
 
         Raises:
             RolledBack: it is below.
-            Untrusted: it is higher than any counter gets.
+            Untrusted: it is higher than any counter gets, its name is not printable, or it has too many keys.
         """
+        if not name.isprintable():
+            raise Untrusted(f"{name} has characters that no name has: revoke the key of the role that delegates to it")
+        if len(keys) > MOST_KEYS:
+            raise Untrusted(f"{name} has {len(keys)} keys, expected at most {MOST_KEYS}: delegate it again")
         if value > MOST_INTEGER:
             raise Untrusted(f"{name} is {value}, expected at most {MOST_INTEGER}: the publisher must rotate its key")
         if value < (lowest := self.floor(name, keys, threshold)):
@@ -91,9 +98,23 @@ class Floors:
             )
 
     def raise_to(self, name: str, value: int, keys: Collection[str], threshold: int) -> None:
-        """Raise a floor, unless a higher one applies. `save` makes it durable."""
-        if value >= self.floor(name, keys, threshold):
-            self._floors[name] = [Floor(value, frozenset(keys))]
+        """Raise a floor, unless a higher one applies. `save` makes it durable.
+
+        Raises:
+            Untrusted: there is no room for another floor, or for the keys of this one.
+        """
+        if value < self.floor(name, keys, threshold):
+            return
+        known, fresh = self._floors.get(name), Floor(value, frozenset(keys))
+        floors = self._floors | {name: [fresh]}
+        if (known is None or known[0].keys != fresh.keys) and (
+            len(floors) > MOST_FLOORS // 2 or len(self._encoded(floors)) > files.MOST_DOCUMENT // 2
+        ):
+            raise Untrusted(
+                f"{name} gets no version floor, because this device has {len(self._floors)} already: revoke the key of "
+                "the role that delegates to so many others"
+            )
+        self._floors = floors
 
     def discard_issued(self, keys: Collection[str], threshold: int) -> bool:
         """Discard the time of the newest timestamp if its keys no longer suffice. Return whether they did not.
@@ -122,7 +143,7 @@ class Floors:
         Raises:
             StoreError: no place could be written.
         """
-        data = self._encoded()
+        data = self._encoded(self._floors)
         failed: list[StoreError] = []
         for place in self._places:
             if self._stored[place] == data:
@@ -138,7 +159,7 @@ class Floors:
         if failed and len(failed) == len(self._places):
             raise failed[0]
 
-    def _encoded(self) -> bytes:
+    def _encoded(self, floors: dict[str, list[Floor]]) -> bytes:
         body = {
             "schema": SCHEMA,
             "issued": self.issued,
@@ -147,7 +168,7 @@ class Floors:
             "lost": self.lost,
             "floors": {
                 name: [{"value": one.value, "keys": sorted(one.keys)} for one in known]
-                for name, known in self._floors.items()
+                for name, known in floors.items()
             },
         }
         return to_canonical_json({"floors": body, "sha256": checksum(body)})
@@ -178,7 +199,7 @@ class Floors:
                 f"{place} has schema {schema}, and this edge-ota reads {SCHEMA}: install the newer edge-ota again"
             )
         issued, good, lost = (members.number(name) for name in ("issued", "good_time", "lost"))
-        keys = members.array("issued_keys", [], most=1024)
+        keys = members.array("issued_keys", [], most=MOST_KEYS)
         found = {
             name: list(_floors_of(items, place)) for name, items in members.table("floors", most=MOST_FLOORS).items()
         }
@@ -206,7 +227,7 @@ class _NewerSchema(StoreError):
 def _floors_of(found: object, place: str) -> Iterator[Floor]:
     for item in found if isinstance(found, list) else []:
         members = Members(item, place)
-        yield Floor(members.integer("value"), frozenset(str(key) for key in members.array("keys", most=1024)))
+        yield Floor(members.integer("value"), frozenset(str(key) for key in members.array("keys", most=MOST_KEYS)))
 
 
 def checksum(body: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from ota import files
 from ota.errors import RolledBack, StoreError, Untrusted
+from ota.trust import floors as module
 from ota.trust.floors import Floors, checksum
 
 OLD, NEW, OTHER = {"k1"}, {"k2"}, {"k3"}
@@ -191,3 +193,44 @@ def test_floors_of_a_newer_agent_are_not_ignored(places: tuple[Path, Path]) -> N
 def test_a_value_that_no_counter_reaches_is_refused(places: tuple[Path, Path]) -> None:
     with pytest.raises(Untrusted, match="expected at most 9007199254740992"):
         Floors(places).check("role/a", 2**53 + 1, OLD, 1)
+
+
+@pytest.mark.fault("T12", "K3")
+@pytest.mark.parametrize(
+    ("name", "keys", "error"),
+    [
+        ("role/x\u0001", OLD, "role/x. has characters that no name has"),
+        ("role/x", {f"k{number}" for number in range(1025)}, "role/x has 1025 keys, expected at most 1024"),
+    ],
+)
+def test_a_floor_that_could_not_be_read_again_is_refused(
+    places: tuple[Path, Path], name: str, keys: set[str], error: str
+) -> None:
+    with pytest.raises(Untrusted, match=error):
+        Floors(places).check(name, 1, keys, 1)
+
+
+@pytest.mark.fault("T12", "K3")
+@pytest.mark.parametrize("limit", ["number", "bytes"])
+def test_floors_are_never_more_than_can_be_read_again(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Each place may have as many, and then one has those of both."""
+    if limit == "number":
+        monkeypatch.setattr(module, "MOST_FLOORS", 20)
+    else:
+        monkeypatch.setattr(files, "MOST_DOCUMENT", 1400)
+    for number, place in enumerate(places):
+        floors = _set((place,), "role/honest", 1, OLD)
+        for other in range(100):
+            with contextlib.suppress(Untrusted):
+                floors.raise_to(f"role/{number}-{other:02}", 1, OLD, 1)
+        with pytest.raises(Untrusted, match="role/late gets no version floor, because this device has"):
+            floors.raise_to("role/late", 1, OLD, 1)
+        floors.raise_to("role/honest", 12, OLD, 1)
+        floors.save()
+    _set(places, "role/honest", 345, OLD)
+
+    floors = Floors(places)
+    assert (floors.warnings, floors.floor("role/honest")) == ([], 345)
+    assert 10 < len(floors.values()) < 30
