@@ -435,5 +435,9 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    given, sys.argv[:] = sys.argv[1:], [""]  # as in Triton's stub: a model may call what reads it (unittest.main)
+    # As in Triton's stub: a model may call code that reads these names (unittest.main). `multiprocessing` would import
+    # this file again in each process that it starts.
+    given, sys.argv[:] = sys.argv[1:], [""]
+    __spec__ = None  # type: ignore[assignment]  # as for a program that is no module
+    del __file__
     main(given)

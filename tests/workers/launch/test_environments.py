@@ -44,6 +44,21 @@ SIBLING = """
 def describe(*parts):
     return "|".join(parts)
 """
+POOL = """
+import multiprocessing, sys
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def describe(number):
+    return "|".join([str(number), sys.prefix, str("edge_serve.workers" in sys.modules)])
+
+class TritonPythonModel:
+    def execute(self, requests):
+        with multiprocessing.get_context("METHOD").Pool(1) as pool:
+            (text,) = pool.map_async(describe, [7]).get(30)
+        answer = pb_utils.Tensor("OUT", np.array([text.encode()], object))
+        return [pb_utils.InferenceResponse([answer]) for _ in requests]
+"""
 CONFIG = {
     "name": "m",
     "backend": "python",
@@ -109,6 +124,22 @@ def test_an_environment_with_another_edge_serve_gets_the_servers(tmp_path: Path)
         workers = Workers(environments=Environments(tmp_path / "cache"))
         async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
             assert (await ask(served))[0] == "1.0"
+
+    run(work())
+
+
+@pytest.mark.parametrize("has_environment", [False, True], ids=["the server's Python", "its own Python"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_model_has_a_pool_of_processes(tmp_path: Path, method: str, has_environment: bool) -> None:
+    environment = make_environment(tmp_path / "env") if has_environment else None
+    asked = model(tmp_path / "m", str(environment or ""))
+    (tmp_path / "m/1/model.py").write_text(POOL.replace("METHOD", method))
+
+    async def work() -> None:
+        async with opened(Workers(environments=Environments(tmp_path / "cache")), asked) as served:
+            number, prefix, has_worker = await ask(served)
+            assert (number, prefix) == ("7", str(environment or sys.prefix))
+            assert has_worker == "False"  # the worker's main module is not imported again in each process
 
     run(work())
 
