@@ -161,13 +161,30 @@ def extract(archive: Path, target: Path) -> None:
     target.mkdir(mode=0o700)
     room = min(MOST_BYTES, shutil.disk_usage(target).free - SPARE_BYTES)
     try:
-        with tarfile.open(archive, "r:*") as tar:
+        with tarfile.open(archive, "r:*", tarinfo=_Member) as tar:
             _extract_all(tar, _Target(archive, target, room))
-    except (tarfile.TarError, EOFError, ValueError) as error:
+            _check_end(tar)
+    except EdgeServeError:
+        raise
+    except Exception as error:  # the libraries of the compressions have types of their own, OSError without errno too
+        if isinstance(error, OSError) and error.errno is not None:
+            text = f"'{archive}' cannot be unpacked into {target.parent}: {error.strerror}"
+            raise Unavailable(text) from error
         reason = str(error).partition("\n")[0].rstrip(":")  # for what is no archive, a line of each format follows
         raise InvalidArgument(f"'{archive}' is not a whole tar archive (gzip, bzip2, xz or plain): {reason}") from error
-    except OSError as error:
-        raise Unavailable(f"'{archive}' cannot be unpacked into {target.parent}: {error.strerror or error}") from error
+
+
+class _Member(tarfile.TarInfo):
+    """A member, whose header must be right: tarfile takes a damaged one for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if any(buf):
+                raise tarfile.ReadError(f"a member is damaged: {error}") from error
+            raise
 
 
 def _extract_all(tar: tarfile.TarFile, target: _Target) -> None:
@@ -182,6 +199,19 @@ def _extract_all(tar: tarfile.TarFile, target: _Target) -> None:
             target.add_link(member)
         else:
             raise target.refusal(member, "is neither a file nor a directory nor a link")
+
+
+def _check_end(tar: tarfile.TarFile) -> None:
+    """Check that the members end as those of a whole archive, and read the rest, which has the compression's checksum.
+
+    Raises:
+        tarfile.ReadError: the archive ends too soon.
+    """
+    assert tar.fileobj is not None, "the archive is open"
+    if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # the second of two; tarfile has read the first
+        raise tarfile.ReadError("unexpected end of data")
+    while tar.fileobj.read(_CHUNK):
+        pass
 
 
 class _Target:

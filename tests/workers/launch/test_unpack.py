@@ -6,10 +6,12 @@ import fcntl
 import io
 import json
 import os
+import random
 import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -154,6 +156,61 @@ def test_a_cut_archive_is_refused(tmp_path: Path) -> None:
         unpack_archive(made, tmp_path / "cache")
 
     assert not list((tmp_path / "cache").iterdir())
+
+
+def damaged(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
+def test_one_wrong_bit_of_a_compressed_archive_is_noticed(
+    tmp_path: Path, mode: Literal["w:gz", "w:xz", "w:bz2"]
+) -> None:
+    """The bits that decompress to other bytes, which the checksums tell, and those that do not decompress."""
+    made, words = io.BytesIO(), random.Random(0)
+    with tarfile.open(fileobj=made, mode=mode) as tar:
+        for name in ("a", "b"):
+            file(name, b" ".join(words.choice([b"one", b"two", b"three"]) for _ in range(2000)))(tar)
+    content = made.getvalue()
+    path = tmp_path / "a.tar"
+    for place in {*range(10, len(content), len(content) // 12), len(content) - 20}:
+        path.write_bytes(damaged(content, place))
+        with pytest.raises(InvalidArgument, match="is not a whole tar archive"):
+            unpack_archive(path, tmp_path / "cache")
+    assert not [entry for entry in (tmp_path / "cache").iterdir() if entry.is_dir()]
+
+
+def test_a_plain_archive_without_its_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        file("a", bytes(1000))(tar)
+        file("b", b"x" * 1000)(tar)
+    whole = path.read_bytes()
+    with tarfile.open(path) as tar:
+        _, second = tar
+    end = second.offset_data + 1024
+    spoilt = {"cut between members": whole[: second.offset], "cut after the last": whole[:end]}
+    spoilt |= {"one block of the end": whole[: end + 512], "another name": damaged(whole, second.offset)}
+
+    for what, content in spoilt.items():
+        path.write_bytes(content)
+        with pytest.raises(InvalidArgument, match="is not a whole tar archive"):
+            extract(path, tmp_path / what)
+
+    path.write_bytes(whole[: end + 1024])  # without the zeros that fill up the last record
+    extract(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("mtime", ["1e300", "inf", "nan"])
+def test_an_archive_with_an_impossible_time_is_refused(tmp_path: Path, mtime: str) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("a")
+        member.pax_headers = {"mtime": mtime}
+        tar.addfile(member)
+
+    with pytest.raises(InvalidArgument, match="is not a whole tar archive"):
+        extract(path, tmp_path / "out")
 
 
 def test_limits_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
