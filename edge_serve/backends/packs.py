@@ -102,7 +102,8 @@ def find_pack(root: Path | None, backend: str) -> Pack | None:
 
 
 def _read(name: str, directory: Path) -> Pack | None:
-    """Return the pack in a directory; None: the directory holds something else, such as a backend of Triton in C++."""
+    """Return the pack in a directory; None: the directory holds something else, such as a backend of Triton in C++,
+    which may have a `model.py`, too."""
     file = next((file for file in _FILES if (directory / file).is_file()), "")
     environment = next((path for kind in (ENVIRONMENT, ARCHIVE) if (path := directory / kind).exists()), None)
     manifest = directory / MANIFEST
@@ -113,7 +114,7 @@ def _read(name: str, directory: Path) -> Pack | None:
             f"pack '{name}' in '{directory}' is half installed, it has no {missing}: {install_command(name)} (or, for "
             f"one that was made by hand, write {{}} into {MANIFEST})"
         )
-    if not file:
+    if not file or (not has_manifest and any(directory.glob("libtriton_*.so"))):
         return None
     if has_manifest:
         _check_machine(name, _manifest(name, manifest))

@@ -97,6 +97,14 @@ def test_a_backend_of_triton_in_cpp_is_no_pack(tmp_path: Path) -> None:
     (tmp_path / "pytorch").mkdir()
     (tmp_path / "pytorch/libtriton_pytorch.so").touch()
     assert find_pack(tmp_path, "pytorch") is None
+    (tmp_path / "pytorch/model.py").touch()  # its other runtime
+    assert find_pack(tmp_path, "pytorch") is None
+
+
+def test_a_pack_may_have_a_library_of_such_a_name(tmp_path: Path) -> None:
+    (make_pack(tmp_path) / "libtriton_own.so").touch()
+    (tmp_path / "own/pack.json").write_text("{}")
+    assert found(tmp_path, "own")
 
 
 def test_models_of_tensorflow_go_to_openvino_unless_there_is_a_pack_of_their_own(tmp_path: Path) -> None:

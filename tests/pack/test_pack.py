@@ -240,16 +240,19 @@ def test_an_installed_edge_serve_names_the_files_of_a_checkout(
     assert f"edge-serve pack install fil --from {tmp_path}/packs/fil\n" in capfd.readouterr().err
 
 
-def test_a_backend_of_triton_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("others", [(), ("model.py",)], ids=["C++ alone", "and Python, as for PyTorch"])
+def test_a_backend_of_triton_stays(tmp_path: Path, others: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
     source, root = make_source(tmp_path / "sources", source="class Backend: pass\n"), tmp_path / "backends"
-    library = root / "own/libtriton_own.so"
-    library.parent.mkdir(parents=True)
-    library.touch()
+    directory = root / "own"
+    directory.mkdir(parents=True)
+    files = {directory / name for name in ("libtriton_own.so", *others)}
+    for file in files:
+        file.touch()
     assert pack(root, "install", "own", f"--from={source}") == 1
-    assert f"'{library.parent}' is no pack of edge-serve, and installing would delete it" in capfd.readouterr().err
+    assert f"'{directory}' is no pack of edge-serve, and installing would delete it" in capfd.readouterr().err
     assert pack(root, "remove", "own") == 1
     assert "there is no pack 'own' in" in capfd.readouterr().err
-    assert list(root.rglob("*")) == [library.parent, library]
+    assert set(root.rglob("*")) == {directory, *files}
 
 
 def test_a_step_that_takes_too_long_is_ended(
