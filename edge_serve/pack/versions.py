@@ -23,7 +23,7 @@ from edge_serve.workers.launch.unpack import locked
 
 @contextlib.contextmanager
 def new_version(name: str, root: Path) -> Iterator[Path]:
-    """Yield an empty directory for a version, locked. After an error it is removed.
+    """Yield an empty directory for a version, locked. After an error it is removed, unless the server finds it already.
 
     Raises:
         OSError: it cannot be made.
@@ -34,7 +34,8 @@ def new_version(name: str, root: Path) -> Iterator[Path]:
     try:
         yield version
     except BaseException:
-        shutil.rmtree(version.parent, ignore_errors=True)
+        if not _is_found(version, root / name):
+            shutil.rmtree(version.parent, ignore_errors=True)
         raise
     finally:
         os.close(lock)

@@ -58,6 +58,17 @@ def test_nothing_is_left_of_a_version_that_failed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_during_the_last_sync_leaves_the_new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    make(tmp_path, "1")
+    monkeypatch.setattr(os, "sync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, "2")
+    assert (tmp_path / "own/text").read_text() == "2"
+
+
 def test_a_version_that_is_served_is_not_reported(tmp_path: Path) -> None:
     lock = lock_shared(make(tmp_path, "1"))
     assert sweep("own", tmp_path) == []
