@@ -12,6 +12,7 @@ import platform
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 from pathlib import Path
 
@@ -111,6 +112,8 @@ def install(wish: PackWish, root: Path) -> Path:
 
 
 def _copy_files(source: Path, place: Path) -> None:
+    """Copy the files of a source. The service's user can read the copies, whatever the modes in a checkout."""
+
     def ignore(folder: str, names: list[str]) -> set[str]:
         left_out = _COMPILED(folder, names)
         return left_out | _OF_THE_SOURCE(folder, names) if folder == str(source) else left_out
@@ -120,6 +123,8 @@ def _copy_files(source: Path, place: Path) -> None:
     except shutil.Error as error:  # its text is a list of tuples
         reason = error.args[0][0][2]
         raise InvalidArgument(f"the files of '{source}' cannot be copied: {reason}") from error
+    for path in (place, *place.rglob("*")):
+        path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
 
 
 def remove(name: str, root: Path) -> None:

@@ -129,14 +129,18 @@ def test_files_of_the_pack_are_installed_whatever_their_names(tmp_path: Path) ->
 
 
 def test_the_service_may_read_a_pack_whatever_umask_installed_it(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "sources", source="class Backend: pass\n")
-    old = os.umask(0o077)
+    old = os.umask(0o077)  # also of a checkout
     try:
+        source = make_source(tmp_path / "sources", source="class Backend: pass\n")
+        (source / "part").mkdir()
+        (source / "part/tool").touch(0o777)
         assert pack(tmp_path / "backends", "install", "own", f"--from={source}") == 0
     finally:
         os.umask(old)
     places = [tmp_path / "backends", *(tmp_path / "backends").rglob("*")]
     assert {oct(path.stat().st_mode & 0o055) for path in places} <= {"0o55", "0o44"}
+    modes = [(tmp_path / "backends/own" / name).stat().st_mode & 0o777 for name in ("backend.py", "part/tool")]
+    assert modes == [0o644, 0o755]
 
 
 def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
