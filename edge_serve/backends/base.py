@@ -157,6 +157,9 @@ class BackendInstance(Protocol):
 
     One with the attribute `takes_device_memory` set gets inputs that lie in the memory of a GPU as `DeviceData`
     (backends/cuda/device_data.py), and others a copy. Any may return such outputs.
+
+    One that may write to its inputs has the attribute `writes_inputs` set. Then inputs that other requests may read are
+    read-only, and the instance copies these. Others must not write to any.
     """
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:

@@ -52,7 +52,12 @@ class PyTorchInstance:
     Args:
         device: where inputs go; None = they stay on the host, and the model moves them.
         cores: divides the cores among the runs of this process.
+
+    Attributes:
+        writes_inputs: operators in place may (`x += 1`).
     """
+
+    writes_inputs = True
 
     def __init__(
         self, model: TorchModel, plan: BindingPlan, device: torch.device | None, settings: TorchSettings, cores: Cores

@@ -44,6 +44,32 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value.copy())]))
         return answers
 """
+#: the same in a backend of its own
+BUMP_BACKEND = """
+from edge_serve.backends.base import Reply
+from edge_serve.tensors import DataType, Tensor, from_array
+
+class Backend:
+    def complete_config(self, spec): return spec.config
+    def open(self, spec, instances): return [Instance() for _ in instances]
+    def close(self): pass
+
+class Instance:
+    writes_inputs = True
+
+    def execute(self, batch, timing):
+        replies = []
+        for request in batch:
+            value = request.inputs[0].array()
+            if not value.flags.writeable:
+                value = value.copy()
+            value += 1
+            replies.append(Reply([Tensor("OUT", DataType.FP32, value.shape, from_array(value, DataType.FP32))]))
+        return replies
+
+    def is_ready(self): return True
+    def close(self): pass
+"""
 ADD_FACE = """
 backend: "python"
 input { name: "A" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -92,14 +118,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     python_model(root, "add", ADD, ADD_FACE)
     python_model(root, "more", ADD, ADD_FACE)
     python_model(root, "bump", BUMP, ADD_FACE)
+    python_model(root, "own", "", ADD_FACE.replace("python", "own"))
+    (root / "own/backend.py").write_text(BUMP_BACKEND)
     python_model(root, "repeat", REPEAT, f"{ADD_FACE} model_transaction_policy {{ decoupled: true }}")
     ensemble(root, "deep", chain(50))
     wide = [("add", {"A": "X"}, f"w{i}") for i in range(25)]
     sums = [("more", {"A": f"s{i - 1}" if i else "X", "B": f"w{i}"}, f"s{i}" if i < 24 else "Y") for i in range(25)]
     ensemble(root, "wide", wide + sums)
     ensemble(root, "two", [("add", {"A": "X"}, "t"), ("more", {"A": "t", "B": "t"}, "Y")])
-    twice = [("bump", {"A": "X"}, "t"), ("bump", {"A": "t"}, "u"), ("add", {"A": "t", "B": "u"}, "Y")]
-    ensemble(root, "twice", twice)
+    for model in ("bump", "own"):
+        twice = [(model, {"A": "X"}, "t"), (model, {"A": "t"}, "u"), ("add", {"A": "t", "B": "u"}, "Y")]
+        ensemble(root, f"twice_{model}", twice)
     ensemble(root, "stream", [("repeat", {"A": "X"}, "t"), ("add", {"A": "t"}, "u"), ("more", {"A": "u"}, "Y")])
     ensemble(root, "circle", [("add", {"A": "X", "B": "b"}, "a"), ("more", {"A": "a"}, "b"), ("add", {"A": "b"}, "Y")])
     ensemble(root, "itself", [("itself", {"A": "X"}, "Y")])
@@ -152,9 +181,12 @@ def test_fifty_steps_side_by_side(server: Running, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [4, 100_000])
-def test_a_model_that_writes_to_its_input_does_not_change_it_for_others(server: Running, count: int) -> None:
+@pytest.mark.parametrize("model", ["bump", "own"])
+def test_a_model_that_writes_to_its_input_does_not_change_it_for_others(
+    server: Running, model: str, count: int
+) -> None:
     """X + 1 of the first step is an input of the second, of the same model, and of the third."""
-    np.testing.assert_array_equal(infer(server, "twice", np.zeros(count)), np.full(count, 4))
+    np.testing.assert_array_equal(infer(server, f"twice_{model}", np.zeros(count)), np.full(count, 4))
 
 
 def test_large_tensors_between_steps_are_lent_not_copied(server: Running) -> None:

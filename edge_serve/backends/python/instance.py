@@ -75,7 +75,10 @@ class PythonInstance:
     Attributes:
         model: the object of the model's class.
         takes_device_memory: inputs that lie on a GPU stay there (`FORCE_CPU_ONLY_INPUT_TENSORS` = `no`).
+        writes_inputs: the model's code may.
     """
+
+    writes_inputs = True
 
     def __init__(self, model_class: type[Any], spec: ModelSpec, instance: InstanceSpec) -> None:
         """Make the model and call its `initialize`.

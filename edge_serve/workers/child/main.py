@@ -255,10 +255,10 @@ class Main:
 
         def load() -> bytes:
             try:
-                instances = self._load(value, sockets, descriptors[0])
+                answer = self._load(value, sockets, descriptors[0])
             finally:
                 os.close(descriptors[0])
-            return json_frame(FrameKind.OPENED, question, {"seats": [instance.seats for instance in instances]})
+            return json_frame(FrameKind.OPENED, question, answer)
 
         if not self._answer_load(question, load):
             for sock in sockets:
@@ -268,16 +268,20 @@ class Main:
         if loaded.in_main:
             loaded.instances[0].run()
 
-    def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena_fd: int) -> list[Instance]:
+    def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena_fd: int) -> dict[str, Any]:
+        """Open instances, and start their threads. Return the content of the answer."""
         spec, arena = _spec(value["spec"]), _map(arena_fd)
         spec.arena = ArenaMemory(arena, partial(self.remote.pin, value["model"]))
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
         beside = self._loaded.get(value["beside"])
         described = self._described.pop((spec.name, spec.version), None) if beside is None else beside.backend
         backend = described or loader.load(value["backend"], spec)
-        executors = with_states(backend.open(spec, specs), spec)
+        opened = backend.open(spec, specs)
+        executors = with_states(opened, spec)
         self._exit_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
         layout = TensorLayout(spec.config)
+        layout.writes = any(getattr(one, "writes_inputs", False) for one in opened)
+        layout.counts_rows = spec.is_python and layout.batches
         layout.on_device = any(getattr(executor, "takes_device_memory", False) for executor in executors)
         mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))
         instances = [
@@ -290,7 +294,7 @@ class Main:
                 executor,
                 self._imports,
                 mismatches,
-                _inputs(layout, arena, arena_fd),
+                _inputs(layout, arena, arena_fd if spec.is_python else -1),
             )
             for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
         ]
@@ -306,7 +310,7 @@ class Main:
             self.remote.calling.home = CallerArena(value["model"], arena, instances[0].inputs)
         for thread in threads.values():  # before the answer: CLOSE may follow at once, and joins them
             thread.start()
-        return instances
+        return {"seats": [instance.seats for instance in instances], "writes": layout.writes}
 
     def _on_close(self, received: Frame) -> None:
         asked = received.json()
@@ -407,8 +411,12 @@ def _map(fd: int) -> memoryview:
 
 
 def _inputs(layout: TensorLayout, arena: memoryview, arena_fd: int) -> memoryview | InputArena:
-    """Return the arena as the inputs of one instance see it. A decoupled model has them until its stream ends."""
-    if not layout.writes or layout.decoupled:
+    """Return the arena as the inputs of one instance see it. A decoupled model has them until its stream ends.
+
+    Args:
+        arena_fd: for users' code, which may keep them; -1 = the instance keeps none.
+    """
+    if arena_fd < 0 or layout.decoupled:
         return arena.toreadonly() if layout.reruns else arena
     view = _map(arena_fd)
     return InputArena(view.toreadonly() if layout.reruns else view, arena)

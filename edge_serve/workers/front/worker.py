@@ -229,6 +229,8 @@ class Worker:
             for _, theirs in pairs:
                 theirs.close()
 
+        placement.link.layout.writes = answer.get("writes", False) is True
+
         def broken(reason: str, grace: float) -> None:
             process.kill(f"was killed: model '{placement.spec.name}': {reason}", grace)
 

@@ -132,9 +132,10 @@ class TensorLayout:
         cached: its answers may be kept (`response_cache`), so they say what they depend on.
         in_place: a sequence is its row in every batch (`direct`).
         reruns: a request may run several times with the same inputs (`iterative_sequence`).
-        writes: users' code gets its inputs, and may write to them.
+        writes: its instances may write to their inputs; set by the worker, and from its answer by the front end.
         on_device: its instances in this worker take inputs in the memory of a GPU; set by the worker.
-        counts_rows: users' code returns a batch, which may have another number of rows than the request.
+        counts_rows: users' code returns a batch, which may have another number of rows than the request; set by the
+            worker.
     """
 
     __slots__ = (
@@ -174,11 +175,9 @@ class TensorLayout:
         self.batches = int(config.get("max_batch_size", 0)) > 0
         self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
         self.cached = bool((config.get("response_cache") or {}).get("enable", False))
-        self.writes = config.get("backend") == "python" or config.get("runtime") == "model.py"
         self.in_place = bool(sequences) and "oldest" not in sequences
         self.reruns = bool(sequences.get("iterative_sequence", False))
-        self.on_device = False
-        self.counts_rows = self.writes and self.batches
+        self.writes = self.on_device = self.counts_rows = False
         self.row_bytes = _row_bytes(config)
         self.shape_tensors = {str(entry["name"]) for entry in config.get("input", []) if entry.get("is_shape_tensor")}
         self.listed: dict[int, tuple[str, ...]] = {0: self.outputs}

@@ -24,6 +24,24 @@ input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ 3, -1, -1 ] } ]
 output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 10 ] } ]
 dynamic_batching { }
 """
+BUMP = """
+platform: "pytorch_libtorch"
+input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+#: Y = (X + 1) * 10 twice, one after the other: T is the output of the first, and the input of the second
+TWICE = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "T" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
+ensemble_scheduling {
+  step { model_name: "bump" model_version: -1
+    input_map { key: "INPUT__0" value: "X" } output_map { key: "OUTPUT__0" value: "T" } }
+  step { model_name: "bump" model_version: -1
+    input_map { key: "INPUT__0" value: "T" } output_map { key: "OUTPUT__0" value: "Y" } }
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +52,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     network = models.Network().eval()
     models.save_script(network, root / "network/1/model.pt")
     (root / "network/config.pbtxt").write_text(NETWORK)
+    models.save_script(models.Bump().eval(), root / "bump/1/model.pt")
+    (root / "bump/config.pbtxt").write_text(BUMP)
+    (root / "twice/1").mkdir(parents=True)
+    (root / "twice/config.pbtxt").write_text(TWICE)
     batch = torch.export.Dim("batch", min=1, max=8)
     example = (torch.zeros(2, 4), torch.zeros(2, 4))
     shapes = {"dynamic_shapes": ({0: batch}, {0: batch})}
@@ -102,3 +124,9 @@ def test_a_batch_that_torch_refuses_leaves_the_worker_alive(server: Running) -> 
     assert (status, json.loads(body)["error"][:24]) == (500, "PyTorch execute failure:")
 
     assert infer(server, "network", INPUT__0=np.zeros((1, 3, 8, 8), np.float32))["OUTPUT__0"].shape == (1, 10)
+
+
+@pytest.mark.parametrize("count", [4, 20_000])
+def test_a_network_that_writes_to_its_input_does_not_change_it_for_others(server: Running, count: int) -> None:
+    answer = infer(server, "twice", X=np.zeros(count, np.float32))
+    assert [np.unique(answer[name]).tolist() for name in ("T", "Y")] == [[10], [110]]

@@ -23,6 +23,14 @@ class AddSub(nn.Module):
         return INPUT0 - INPUT1, INPUT0 + INPUT1
 
 
+class Bump(nn.Module):
+    """Computes in its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x += 1
+        return x * 10
+
+
 class Keyed(nn.Module):
     """One dictionary as input."""
 
