@@ -16,7 +16,9 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.packs import Pack, install_command
 from edge_serve.backends.parameters import parameters_of
@@ -34,10 +36,16 @@ PARAMETER = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 #: of the interpreter; this package's own syntax needs it
 OLDEST = (3, 10)
+#: how long the files of an environment may take to be looked up, seconds: they may lie on a share that does not answer
+LOOK_UP_SECONDS = 10.0
 #: how long an interpreter may take to say what it is, seconds; NumPy from a cold flash disk takes some
 PROBE_SECONDS = 60.0
 #: how long an archive may take to be unpacked, seconds
 UNPACK_SECONDS = 600.0
+
+#: (inode, modification time ns) of the parts of an environment when it was checked
+State = tuple[tuple[int, int], ...]
+T = TypeVar("T")
 
 #: runs in any Python, and imports nothing from the working directory; its last line is for us
 _PROBE = """
@@ -54,23 +62,25 @@ print(json.dumps([list(sys.version_info[:2])] + found))
 
 
 def path_of(spec: ModelSpec) -> Path | None:
-    """Return the environment that the model's configuration names; None if it names none.
+    """Return the environment that the model's configuration names; None if it names none."""
+    text = parameters_of(spec.config).get(PARAMETER) if spec.is_python else ""
+    return Path(text.replace(MODEL_DIRECTORY, str(spec.model_directory))) if text else None
+
+
+def _find_directory(path: Path, spec: ModelSpec) -> Path | None:
+    """Return the directory of an environment; None = the path is that of an archive. May block.
 
     Raises:
-        InvalidArgument: it is not there.
+        InvalidArgument: the configuration names it, and it is not there.
     """
-    text = parameters_of(spec.config).get(PARAMETER)
-    if not text:
-        return None
-    path = Path(text.replace(MODEL_DIRECTORY, str(spec.model_directory)))
-    if not path.exists():
+    if path == path_of(spec) and not path.exists():
         text = f"'{path}' does not exist; expected a directory or an archive of an environment"
         raise InvalidArgument(with_advice(text, _advice_on_missing(path, spec.model_directory)))
-    return path
+    return path.resolve() if path.is_dir() else None
 
 
 def _lock_pack(pack: Pack) -> list[int]:
-    """Return the lock that keeps the files of a pack; none on a file system without locks.
+    """Return the lock that keeps the files of a pack; none on a file system without locks. May block.
 
     Raises:
         Unavailable: a command deletes them.
@@ -98,6 +108,45 @@ def _advice_on_missing(path: Path, model_directory: Path) -> str:
     return "put it there, or remove the parameter: the model then runs with the Python of the server"
 
 
+def _interpreter_in(root: Path, repair: str) -> tuple[Interpreter, State]:
+    """Return the interpreter of an environment, and its state. May block. Raises InvalidArgument: there is none."""
+    interpreter = interpreter_of(root, repair)
+    parts = [Path(interpreter.command[0]), *sorted(root.glob("lib/python*/site-packages"))]
+    return interpreter, tuple((found.st_ino, found.st_mtime_ns) for found in map(Path.stat, parts))
+
+
+def _release(locks: Sequence[int]) -> None:
+    for lock in locks:
+        os.close(lock)
+
+
+async def _within_limit(
+    path: Path,
+    function: Callable[..., T],
+    *arguments: Any,
+    discard: Callable[[T], None] = lambda result: None,
+) -> T:
+    """Call a function that reads `path`, in a thread. `discard` gets a result that comes too late.
+
+    Raises:
+        InvalidArgument: the file system does not answer.
+    """
+    job = asyncio.ensure_future(offload(function, *arguments))
+
+    def on_late(done: asyncio.Future[T]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            discard(done.result())
+
+    try:
+        return await asyncio.wait_for(asyncio.shield(job), LOOK_UP_SECONDS)
+    except (asyncio.TimeoutError, asyncio.CancelledError) as error:
+        job.add_done_callback(on_late)
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        text = f"'{path}' does not answer within {LOOK_UP_SECONDS:g} s; see to the file system that it lies on"
+        raise InvalidArgument(text) from None
+
+
 class Environments:
     """Finds the environments that models ask for.
 
@@ -111,8 +160,7 @@ class Environments:
     ) -> None:
         self._cache = cache or default_cache(os.environ)
         self._confine = confine or (lambda interpreter, root: interpreter)
-        #: (inode, modification time ns) of what was there when it was checked
-        self._checked: dict[Path, tuple[tuple[int, int], ...]] = {}
+        self._checked: dict[Path, State] = {}
 
     async def take(self, spec: ModelSpec) -> Environment | None:
         """The environment for one worker of a model; None = the server's own.
@@ -122,18 +170,17 @@ class Environments:
         """
         locks, subject, pack = list[int](), f"{PARAMETER} of model '{spec.name}'", spec.pack
         try:
-            path = path_of(spec) if spec.is_python else None
+            path = path_of(spec)
             if pack is not None:
                 if path is None:
                     subject, path = f"pack '{pack.name}' of model '{spec.name}'", pack.environment
-                locks += _lock_pack(pack)
+                locks = await _within_limit(pack.directory, _lock_pack, pack, discard=_release)
             if path is None:
                 return Environment(own_interpreter(), None, locks) if locks else None
-            root = path.resolve() if path.is_dir() else await self._unpack(path, locks)
+            root = await _within_limit(path, _find_directory, path, spec) or await self._unpack(path, locks)
             return Environment(await self._checked_interpreter(root, _repair(spec, path)), root, locks)
         except BaseException as error:
-            for lock in locks:
-                os.close(lock)
+            _release(locks)
             if isinstance(error, EdgeServeError):
                 raise InvalidArgument(f"{subject}: {error.message}") from error
             if isinstance(error, OSError):  # the server's user may not look there, say
@@ -167,9 +214,7 @@ class Environments:
         Raises:
             InvalidArgument: it is not.
         """
-        interpreter = interpreter_of(root, repair)
-        parts = [Path(interpreter.command[0]), *sorted(root.glob("lib/python*/site-packages"))]
-        state = tuple((found.st_ino, found.st_mtime_ns) for found in map(Path.stat, parts))
+        interpreter, state = await _within_limit(root, _interpreter_in, root, repair)
         if self._checked.get(root) != state:
             await self._check(root, interpreter, repair)
             self._checked[root] = state

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,13 +21,16 @@ import pytest
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.files import lock_shared
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.workers import OpenedModel, Workers
-from edge_serve.workers.launch.environments import Environments, path_of
+from edge_serve.workers.launch import environments as launch_environments
+from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.interpreter import default_cache
 from edge_serve.workers.launch.unpack import locked
 from edge_serve.workers.memory.arena import Arena, Budget
+from tests.server.bad_entries import silent_file_systems
 from tests.workers.harness import Recorder, run
 from tests.workers.venvs import make_environment, pack
 
@@ -216,6 +223,59 @@ def test_a_pack_that_is_being_deleted_starts_no_worker(tmp_path: Path) -> None:
     run(body())
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.parametrize("is_pack", [False, True], ids=["EXECUTION_ENV_PATH", "pack"])
+def test_a_share_that_does_not_answer_fails_its_model_and_does_not_hold_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_pack: bool
+) -> None:
+    monkeypatch.setattr(launch_environments, "LOOK_UP_SECONDS", 0.3)
+    mount = tmp_path / "mount"
+    spec = model(tmp_path / "m", str(mount / "env"))
+    if is_pack:
+        spec = ModelSpec(
+            "m", 1, tmp_path, tmp_path, {}, pack=Pack("own", mount / "own", environment=mount / "own/venv")
+        )
+
+    async def body() -> None:
+        taking = asyncio.ensure_future(Environments(tmp_path / "cache").take(spec))
+        turns = 0
+        while not taking.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        with pytest.raises(InvalidArgument, match=r"'m': '.*' does not answer within 0\.3 s; see to the file system"):
+            taking.result()
+        assert turns > 5
+
+    with silent_file_systems([mount]):
+        run(body())
+
+
+def test_a_lock_that_comes_too_late_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_environments, "LOOK_UP_SECONDS", 0.1)
+    resumed = threading.Event()
+
+    def lock_late(path: Path) -> int:
+        resumed.wait()
+        return lock_shared(path)
+
+    monkeypatch.setattr(launch_environments, "lock_shared", lock_late)
+    spec = ModelSpec("m", 1, tmp_path, tmp_path, {}, pack=Pack("own", tmp_path))
+
+    async def body() -> None:
+        try:
+            with pytest.raises(InvalidArgument, match="does not answer"):
+                await Environments(tmp_path / "cache").take(spec)
+        finally:
+            resumed.set()
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(BlockingIOError), locked(tmp_path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return
+        pytest.fail("the pack is still locked")
+
+    run(body())
+
+
 def test_a_worker_that_died_comes_back_with_its_environment(tmp_path: Path) -> None:
     make_environment(tmp_path / "env", clash="6.0")
 
@@ -268,7 +328,7 @@ def test_a_path_that_is_not_there_says_how_it_is_written(tmp_path: Path, written
     (tmp_path / "m/environment").mkdir(parents=True)
 
     with pytest.raises(EdgeServeError) as caught:
-        path_of(model(tmp_path / "m", written))
+        run(Environments(tmp_path / "cache").take(model(tmp_path / "m", written)))
 
     told = str(caught.value).partition("archive of an environment")[2]
     assert advice in told
