@@ -172,7 +172,8 @@ def _check_tensors(
 
 def _set_process(settings: TorchSettings, spec: ModelSpec) -> None:
     """Set what torch keeps for the whole process."""
-    torch.backends.cudnn.enabled = settings.cudnn
+    if not settings.cudnn:  # for all models: set before each run, it would change under those that run in other threads
+        torch.backends.cudnn.enabled = False
     if not settings.inter_op_threads:
         return
     with contextlib.suppress(RuntimeError):  # only before the first work of this kind: another model set it

@@ -565,3 +565,13 @@ def test_an_output_with_the_negative_bit_is_resolved(file: Path, open_model: Ope
     (instance,) = open_model(ONE)
     (reply,) = execute(instance, request(tensor("INPUT__0", row(1, 2)), outputs=OUT))
     assert values(reply) == {"OUTPUT__0": [[-1, -2]]}
+
+
+def test_cudnn_stays_off_when_another_model_loads(file: Path, open_model: Open) -> None:
+    models.save_script(models.Identity(), file)
+    try:
+        open_model({**ONE, "parameters": {"DISABLE_CUDNN": {"string_value": "true"}}})
+        open_model(ONE)
+        assert not torch.backends.cudnn.enabled
+    finally:
+        torch.backends.cudnn.enabled = True
