@@ -63,12 +63,7 @@ class FilBackend:
         forest = self._load(spec, settings)
         if forest.note:
             host.log("WARNING", f"model '{spec.name}': {forest.note}")
-        try:
-            plan = make_plan(spec.config, forest.facts, settings)
-        except Exception:
-            if not any(one.is_open for one in self._instances):
-                self.close()  # nobody does for a load that fails, and the process has other models
-            raise
+        plan = make_plan(spec.config, forest.facts, settings)
         if self._explainer is None and SHAP in (output.name for output in plan.outputs):
             self._explainer = Explainer(forest)
         opened = [FilInstance(forest, plan, settings, self._explainer) for _ in instances]

@@ -105,6 +105,38 @@ def test_a_model_that_is_described_and_not_opened_is_closed_in_a_shared_worker(t
     run(work())
 
 
+@pytest.mark.parametrize("phase", ["on_describe", "on_open"])
+def test_a_model_that_does_not_load_is_closed_in_a_shared_worker(tmp_path: Path, phase: str) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            deeds = {phase: "fail", "on_close": "exit"}
+            made = spec(tmp_path, config(**deeds))  # type: ignore[arg-type]  # only parameters are named
+            arena = Arena("bad", Budget(1 << 20))
+            describing = served.workers.describe(made, "echo")
+            opening = served.workers.open(made, "echo", [InstanceSpec("bad")], Recorder(), arena)
+            unused, work = (opening, describing) if phase == "on_describe" else (describing, opening)
+            unused.close()
+            with pytest.raises(EdgeServeError):
+                await work
+            assert "ended with exit status 9" in (await served.listener.lost()).message
+            await served.listener.back()
+            arena.close()
+
+    run(work())
+
+
+def test_a_failed_load_says_why_if_closing_fails_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            made = spec(tmp_path, config(on_open="fail", on_close="raise"))
+            arena = Arena("bad", Budget(1 << 20))
+            with pytest.raises(InvalidArgument, match="asked to fail"):
+                await served.workers.open(made, "echo", [InstanceSpec("bad")], Recorder(), arena)
+            arena.close()
+
+    run(work())
+
+
 def test_models_of_a_backend_share_a_worker_by_default(tmp_path: Path) -> None:
     async def work() -> None:
         workers = Workers()

@@ -9,6 +9,7 @@ is one whose interpreter is stuck. The process ends when the control channel doe
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve.backends import host, loader
-from edge_serve.backends.base import ArenaMemory, Backend, DeviceLost, InstanceSpec, ModelSpec
+from edge_serve.backends.base import ArenaMemory, Backend, BackendInstance, DeviceLost, InstanceSpec, ModelSpec
 from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.records import slotted
@@ -230,7 +231,10 @@ class Main:
 
         def describe() -> bytes:
             backend = loader.load(value["backend"], spec)
-            completed = backend.complete_config(spec)
+            with contextlib.ExitStack() as undo:
+                undo.callback(_close_unopened, backend)
+                completed = backend.complete_config(spec)
+                undo.pop_all()
             self._described[spec.name, spec.version] = backend
             return json_frame(FrameKind.DESCRIBED, question, {"config": completed})
 
@@ -276,8 +280,14 @@ class Main:
         beside = self._loaded.get(value["beside"])
         described = self._described.pop((spec.name, spec.version), None) if beside is None else beside.backend
         backend = described or loader.load(value["backend"], spec)
-        opened = backend.open(spec, specs)
-        executors = with_states(opened, spec)
+        with contextlib.ExitStack() as undo:
+            if beside is None:
+                undo.callback(_close_unopened, backend)
+            opened = backend.open(spec, specs)
+            for one in opened:
+                undo.callback(_close_unopened, one)
+            executors = with_states(opened, spec)
+            undo.pop_all()
         self._exit_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
         layout = TensorLayout(spec.config)
         layout.writes = any(getattr(one, "writes_inputs", False) for one in opened)
@@ -404,6 +414,14 @@ def _spec(value: dict[str, Any]) -> ModelSpec:
     directories = {key: Path(value[key]) for key in ("model_directory", "version_directory")}
     pack = Pack.from_json(value["pack"]) if value["pack"] is not None else None
     return ModelSpec(**{**value, **directories, "pack": pack})
+
+
+def _close_unopened(made: Backend | BackendInstance) -> None:
+    """Close what a load that fails has made. The process may live on, with other models."""
+    try:
+        made.close()
+    except Exception:  # the load has an error of its own
+        logging.getLogger(__name__).exception("a model that did not load failed to close")
 
 
 def _map(fd: int) -> memoryview:

