@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
 from edge_serve.backends.parameters import parameters_of
+from edge_serve.backends.python.api.advice import clear_missing
 from edge_serve.backends.python.api.errors import Refusal, TritonModelException, describe
 from edge_serve.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, InferenceRequest, allow_calls
 from edge_serve.backends.python.api.response import InferenceResponse
@@ -109,6 +110,7 @@ class PythonInstance:
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """Return one reply per request; those of a decoupled model, which uses `BackendRequest.send`, are empty."""
+        clear_missing()
         if self._decoupled:
             return self._execute_decoupled(batch)
         answers, replies = self._execute_ordinary(batch, timing)

@@ -628,3 +628,12 @@ def test_a_method_without_the_parameters_of_the_server(scene: PythonScene, metho
     (reply,) = run(scene.open(source))
     assert "takes " in error_of(reply)
     assert error_of(reply).endswith(advice)
+
+
+def test_advice_is_about_the_tensors_of_the_same_batch(scene: PythonScene) -> None:
+    body = f"pb_utils.get_input_tensor_by_name(requests[0], 'OPTIONAL')\nreturn [{ANSWER} for r in requests]"
+    (reply,) = scene.execute(body, request(number()))
+    assert reply.error is None
+    (reply,) = scene.execute("None.as_numpy()", request(number()))
+    assert "'NoneType' object has no attribute 'as_numpy'" in error_of(reply)
+    assert "OPTIONAL" not in error_of(reply)

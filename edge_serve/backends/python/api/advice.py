@@ -49,6 +49,12 @@ def note_missing(kind: str, name: str, there: Iterable[str]) -> None:
     )
 
 
+def clear_missing() -> None:
+    """Clear the note of an earlier batch, which says the names of tensors of other requests."""
+    global _missing_tensor
+    _missing_tensor = ""
+
+
 def advice_on(error: BaseException, text: str, *, in_call: bool) -> str:
     """Return what to do about an exception of a model; "" = its text says enough.
 
