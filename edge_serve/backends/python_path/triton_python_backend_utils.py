@@ -60,7 +60,7 @@ def numpy_to_triton_type(data_type: npt.DTypeLike) -> int | None:
     """Triton's number of a NumPy type, None if it has none."""
     if data_type in (np.object_, np.bytes_):
         return DataType.BYTES.value
-    return next((number for number in BY_NUMBER if triton_to_numpy_type(number) == data_type), None)
+    return None if data_type is None else next((n for n in BY_NUMBER if triton_to_numpy_type(n) == data_type), None)
 
 
 def serialize_byte_tensor(input_tensor: npt.NDArray[Any]) -> bytes | tuple[()] | None:

@@ -63,6 +63,7 @@ def test_type_maps(pb_utils: ModuleType) -> None:
         assert pb_utils.triton_to_numpy_type(pb_utils.numpy_to_triton_type(kind)) == kind
     assert pb_utils.numpy_to_triton_type(np.object_) == pb_utils.numpy_to_triton_type(np.bytes_) == 13
     assert pb_utils.numpy_to_triton_type(np.complex64) is None
+    assert pb_utils.numpy_to_triton_type(None) is None  # also of the number of BF16, which has no type of NumPy
     assert pb_utils.triton_to_numpy_type(14) is None
 
 
