@@ -32,7 +32,7 @@ def there(*requests: InferRequest, layout: TensorLayout = LAYOUT, arena: memoryv
     return decode_execute(layout, bytearray(sent), arena, set())
 
 
-def refuse(batch_id: int, nbytes: int) -> tuple[int, int, int]:
+def refuse(batch_id: int, nbytes: int, unused: bool) -> tuple[int, int, int]:
     raise Unavailable(f"no room for {nbytes}")
 
 

@@ -118,7 +118,7 @@ class Dice(random.Random):
             body, flags = self.answers(1), self.choice((0, FINAL, NULL, FINAL | NULL, 0xFF))
             return PARTIAL_HEAD.pack(self.choice((0, 1, *NUMBERS)), flags, self.choice((0, 1)), len(body)) + body
         if kind == FrameKind.NEED_OUTPUT:
-            return NEED.pack(self.choice(LARGE), self.choice(NUMBERS))
+            return NEED.pack(self.choice(LARGE), self.choice(NUMBERS), self.choice((False, True)))
         if kind == FrameKind.INFER:
             text, block = json.dumps(self.call()).encode(), self.blocks()
             sizes = (len(text), len(block)) if self.random() < 0.8 else (self.choice(NUMBERS), self.choice(NUMBERS))

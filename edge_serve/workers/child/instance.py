@@ -343,10 +343,10 @@ class Instance:
         if final:
             self._cancellations.close(key)
 
-    def _need(self, batch_id: int, nbytes: int) -> tuple[int, int, int]:
+    def _need(self, batch_id: int, nbytes: int, unused: bool) -> tuple[int, int, int]:
         token = next(self._tokens)
         event, answer = self._asked[token] = threading.Event(), []
-        self._send(frame(FrameKind.NEED_OUTPUT, batch_id, NEED.pack(nbytes, token)))
+        self._send(frame(FrameKind.NEED_OUTPUT, batch_id, NEED.pack(nbytes, token, unused)))
         event.wait()
         del self._asked[token]
         offset, capacity, reason = answer[0]

@@ -258,7 +258,7 @@ class _Member:
         """Allocate the memory that a NEED_OUTPUT asks for, and send the answer when it is there."""
         if len(received.payload) != NEED.size:
             raise FrameError("a NEED_OUTPUT has another length")
-        nbytes, token = NEED.unpack(received.payload)
+        nbytes, token, _ = NEED.unpack(received.payload)
         try:
             slot = job.granted = job.arena.allocate(nbytes)
         except Unavailable as full:

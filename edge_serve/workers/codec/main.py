@@ -143,7 +143,7 @@ class CodecServer:
         return _error_value(error)
 
     def _need(self, nbytes: int) -> int:
-        self._control.send(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(nbytes, 1)))
+        self._control.send(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(nbytes, 1, False)))
         answer = self._receive()
         _, _, offset, capacity = SLOT.unpack_from(answer.payload)
         if not capacity:

@@ -294,10 +294,15 @@ class Channel:
     def _on_need(self, batch_id: int, received: bytes) -> None:
         if len(received) != HEADER_SIZE + NEED.size:
             raise FrameError("a NEED_OUTPUT has another length")
-        nbytes, token = NEED.unpack_from(received, HEADER_SIZE)
+        nbytes, token, unused = NEED.unpack_from(received, HEADER_SIZE)
         pending = self._pending.get(batch_id)
         if not token or token in self._granted or not (pending is not None or self._link.layout.decoupled):
             raise FrameError(f"found NEED_OUTPUT {token} of batch {batch_id}, expected none")
+        if pending is not None:
+            self._link.learn(nbytes, pending.rows)
+            if unused and pending.slot is not None:
+                pending.slot.release()
+                pending.slot = None
         try:
             slot = self._link.arena.allocate(nbytes)
         except Unavailable as full:
@@ -306,7 +311,6 @@ class Channel:
         self._granted[token] = slot
         if pending is not None:
             pending.tokens += (token,)
-            self._link.learn(nbytes, pending.rows)
         slot.when_ready(lambda: self._grant(token, slot))
 
     def _grant(self, token: int, slot: Slot) -> None:

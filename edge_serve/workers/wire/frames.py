@@ -50,7 +50,7 @@ ANSWERED = 0x100
 #: in place of an ANSWER's error: no answer yet (`Reply.rescheduled`)
 RESCHEDULED = 0x200
 
-NEED = struct.Struct("<QI")  # NEED_OUTPUT: bytes, token
+NEED = struct.Struct("<QI?")  # NEED_OUTPUT: bytes, token, and whether the slot of the batch is given back unused
 SLOT = struct.Struct("<IIQQ")  # OUTPUT_SLOT: channel, token, offset, capacity; the reason follows when that is 0
 CANCELLATION = struct.Struct("<II")  # CANCEL, PAUSE, RESUME: channel, the request's index; the id is the batch's
 

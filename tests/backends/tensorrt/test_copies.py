@@ -82,7 +82,7 @@ class Scene:
 
     def run(self) -> None:
         """Run the batch, and check its replies as the front end reads them."""
-        room = OutputRoom(self.arena, REPLY, len(self.arena) - REPLY, lambda batch, nbytes: (0, 0, 0))
+        room = OutputRoom(self.arena, REPLY, len(self.arena) - REPLY, lambda batch, nbytes, unused: (0, 0, 0))
         replies = self.instance.finish(self.instance.begin(self.requests, room, Timing()))
         free = room.offset
         sent = encode_reply(self.layout, 1, replies, [None, None], room, (1, 2, 3), lambda: 4)

@@ -267,7 +267,7 @@ def test_batch_without_a_slot_asks_for_one_by_its_number() -> None:
         asked = one.receiver.receive()
         assert asked is not None
         _, kind, _, batch_id = parse_header(asked)
-        nbytes, token = NEED.unpack_from(asked, HEADER_SIZE)
+        nbytes, token, _ = NEED.unpack_from(asked, HEADER_SIZE)
         one.instance.grant_slot(token, 8192, nbytes, "")
         device.begun.get(timeout=PATIENCE).set()
         _, (reply,) = one.receive(Slot(8192, one.arena[8192 : 8192 + nbytes]))

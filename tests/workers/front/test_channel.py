@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import Internal, Unavailable
@@ -59,7 +60,7 @@ class Peer:
         self, batch: Batch, replies: list[Reply], need: Callable[[int, int], tuple[int, int, int]] | None = None
     ) -> bytes:
         """A REPLY frame in the batch's slot, or one that `need` gives."""
-        room = OutputRoom(self.arena.view, batch.slot_offset, batch.slot_capacity, need or (lambda b, n: (0, 0, 0)))
+        room = OutputRoom(self.arena.view, batch.slot_offset, batch.slot_capacity, need or (lambda b, n, u: (0, 0, 0)))
         return encode_reply(self.layout, batch.id, replies, [None] * len(replies), room, (1, 2, 3), int)
 
     async def until_broken(self) -> str:
@@ -244,12 +245,12 @@ def test_room_is_asked_for_once_and_expected_afterwards() -> None:
             made.channel.execute(1, [request()])
             batch = await made.receive()
             assert batch.slot_capacity == 0
-            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(100_000, 9)))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(100_000, 9, False)))
             while not made.control:
                 await asyncio.sleep(0.001)
             number, token, offset, capacity = SLOT.unpack_from(made.control[0], HEADER_SIZE)
             assert (number, token, capacity) == (4, 9, 100_000)
-            made.theirs.sendall(made.reply(batch, [output(100_000)], lambda b, n: (token, offset, capacity)))
+            made.theirs.sendall(made.reply(batch, [output(100_000)], lambda b, n, u: (token, offset, capacity)))
             reply = await made.listener.reply()
             assert reply.lease is not None
             reply.lease.release()
@@ -262,12 +263,40 @@ def test_room_is_asked_for_once_and_expected_afterwards() -> None:
     run(work())
 
 
+@pytest.mark.parametrize("unused", [True, False])
+def test_outputs_that_grow_need_no_room_beside_the_room_that_was_expected(unused: bool) -> None:
+    async def work() -> None:
+        async with peer(config(dims=-1), budget=200_000) as made:
+            made.link.learn(90_000, 1)
+            made.channel.execute(1, [request()])
+            batch = await made.receive()
+            assert batch.slot_capacity >= 90_000
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(150_000, 9, unused)))
+            while not made.control:
+                await asyncio.sleep(0.001)
+            _, token, offset, capacity = _slot(made.control[0])
+            if unused:
+                assert capacity >= 150_000
+                made.theirs.sendall(made.reply(batch, [output(150_000)], lambda b, n, u: (token, offset, capacity)))
+                lease = (await made.listener.reply()).lease
+                assert lease is not None
+                lease.release()
+            else:  # outputs of a GPU lie in the first slot
+                assert capacity == 0
+                made.theirs.sendall(made.reply(batch, [Reply(error=Internal("no room"))]))
+                await made.listener.reply()
+            made.channel.execute(2, [request()])
+            assert (await made.receive()).slot_capacity >= 150_000
+
+    run(work())
+
+
 def test_room_is_refused_with_the_reason() -> None:
     async def work() -> None:
         async with peer(config(dims=-1), budget=4096) as made:
             made.channel.execute(1, [request()])
             batch = await made.receive()
-            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(1 << 40, 9)))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(1 << 40, 9, False)))
             while not made.control:
                 await asyncio.sleep(0.001)
             assert SLOT.unpack_from(made.control[0], HEADER_SIZE) == (4, 9, 0, 0)
@@ -285,14 +314,14 @@ def test_batch_keeps_the_slot_that_it_asked_for_when_the_one_before_it_is_answer
             made.channel.execute(2, [request()])
             first, second = await made.receive(), await made.receive()
             for batch_id, token in ((2, 8), (1, 9)):
-                made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, batch_id, NEED.pack(100_000, token)))
+                made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, batch_id, NEED.pack(100_000, token, False)))
             while len(made.control) < 2:
                 await asyncio.sleep(0.001)
             slots = {token: (token, offset, capacity) for _, token, offset, capacity in map(_slot, made.control)}
             made.theirs.sendall(made.reply(first, [Reply(error=Internal("no"))]))  # it has not used its slot
             await made.listener.reply()
             assert 100_000 <= made.budget.used < 200_000, "the slot of the second"
-            made.theirs.sendall(made.reply(second, [output(100_000)], lambda b, n: slots[8]))
+            made.theirs.sendall(made.reply(second, [output(100_000)], lambda b, n, u: slots[8]))
             reply = await made.listener.reply()
             assert reply.lease is not None
             reply.lease.release()
@@ -311,11 +340,11 @@ def test_reply_that_names_the_slot_of_another_batch_is_reported() -> None:
             made.channel.execute(1, [request()])
             made.channel.execute(2, [request()])
             first = await made.receive()
-            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 2, NEED.pack(100_000, 8)))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 2, NEED.pack(100_000, 8, False)))
             while not made.control:
                 await asyncio.sleep(0.001)
             _, token, offset, capacity = _slot(made.control[0])
-            made.theirs.sendall(made.reply(first, [output(100_000)], lambda b, n: (token, offset, capacity)))
+            made.theirs.sendall(made.reply(first, [output(100_000)], lambda b, n, u: (token, offset, capacity)))
             assert "broke the protocol" in await made.until_broken()
 
     run(work())
@@ -348,8 +377,8 @@ def test_frames_that_no_worker_sends_are_reported() -> None:
             frame(FrameKind.REPLY, 1, b"", 1),
             frame(FrameKind.REPLY, 1, b"\xff" * 100, 1),
             frame(FrameKind.NEED_OUTPUT, 1, b""),
-            frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(10, 0)),
-            frame(FrameKind.NEED_OUTPUT, 2, NEED.pack(10, 9)),
+            frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(10, 0, False)),
+            frame(FrameKind.NEED_OUTPUT, 2, NEED.pack(10, 9, False)),
             frame(FrameKind.PARTIAL, 1, bytes(100), 1),
             frame(FrameKind.HELLO),
         ):
@@ -366,7 +395,7 @@ def test_a_broken_response_does_not_keep_the_slot_that_it_asked_for() -> None:
     async def work() -> None:
         async with peer(config(decoupled=True)) as made:
             made.channel.execute(1, [request()])
-            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(100_000, 7)))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(100_000, 7, False)))
             made.theirs.sendall(frame(FrameKind.PARTIAL, 1, PARTIAL_HEAD.pack(0, 0, 7, 4) + b"\xff" * 20, 1))
             assert "broke the protocol: replies cannot be read" in await made.until_broken()
             assert made.budget.used > 0  # the worker may still write there
@@ -389,7 +418,7 @@ def test_partial_replies_of_a_decoupled_model() -> None:
         async with peer(config(decoupled=True)) as made:
             made.channel.execute(1, [request()])
             batch = await made.receive()
-            room = OutputRoom(made.arena.view, 0, 0, lambda b, n: (0, 0, 0))
+            room = OutputRoom(made.arena.view, 0, 0, lambda b, n, u: (0, 0, 0))
             for i in range(3):
                 made.theirs.sendall(encode_partial(made.layout, 1, 0, output(64), i == 2, None, room))
             made.theirs.sendall(made.reply(batch, [Reply()]))
@@ -430,7 +459,7 @@ def test_times_that_cannot_be_are_put_in_order() -> None:
         async with peer() as made:
             made.channel.execute(1, [request()])
             batch = await made.receive()
-            room = OutputRoom(made.arena.view, 0, 0, lambda b, n: (0, 0, 0))
+            room = OutputRoom(made.arena.view, 0, 0, lambda b, n, u: (0, 0, 0))
             marks = (1 << 62, -5, 1 << 61)
             made.theirs.sendall(encode_reply(made.layout, batch.id, [output(64)], [None], room, marks, int))
             reply = await made.listener.reply()

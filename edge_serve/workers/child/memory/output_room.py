@@ -20,7 +20,8 @@ class OutputRoom:
 
     Args:
         batch_id: of the batch; 0 = of a decoupled model's response.
-        need: asks the front end for a larger slot: batch id and bytes to token, offset, and capacity.
+        need: asks the front end for a larger slot: batch id, bytes, and whether this one is given back unused; returns
+            token, offset, and capacity.
 
     Attributes:
         offset, capacity: the part of the slot that is free.
@@ -35,7 +36,7 @@ class OutputRoom:
         arena: memoryview,
         offset: int,
         capacity: int,
-        need: Callable[[int, int], tuple[int, int, int]],
+        need: Callable[[int, int, bool], tuple[int, int, int]],
         batch_id: int = 0,
     ) -> None:
         self._arena = arena
@@ -50,8 +51,7 @@ class OutputRoom:
     def allocate(self, nbytes: int) -> memoryview:
         """See `OutputMemory`."""
         if nbytes > self.capacity:
-            self.token, self.offset, self.capacity = self._need(self._batch_id, nbytes)
-            self._allocated = None
+            self._replace(nbytes)
         view = self._arena[self.offset : self.offset + nbytes]
         start = address_of(view) if nbytes else 0
         first = self._allocated.start if self._allocated else start
@@ -66,9 +66,7 @@ class OutputRoom:
             Unavailable: the front end has no memory for them.
         """
         if large_bytes(replies, wanted, self) > self.capacity:
-            needed = large_bytes(replies, wanted)
-            self.token, self.offset, self.capacity = self._need(self._batch_id, needed)
-            self._allocated = None
+            self._replace(large_bytes(replies, wanted))
 
     def put(self, data: Any) -> int:
         """Copy `data` in, unless it lies there. Return where it starts."""
@@ -87,6 +85,12 @@ class OutputRoom:
         """Return whether `data` lies in memory of `allocate`."""
         allocated = self._allocated
         return allocated is not None and address_of(data) in allocated
+
+    def _replace(self, nbytes: int) -> None:
+        """Ask for a larger slot. One that nothing lies in is given back first: both may not fit."""
+        unused, self.capacity = self._allocated is None, 0
+        self.token, self.offset, self.capacity = self._need(self._batch_id, nbytes, unused)
+        self._allocated = None
 
     def _advance(self, nbytes: int) -> None:
         step = padded(nbytes)
