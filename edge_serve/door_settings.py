@@ -128,7 +128,7 @@ def quarter_of_memory() -> int:
 def http_limits(config: ServerConfig) -> HttpLimits:
     """Return the limits of the HTTP door, with at most as many connections as this process may open files."""
     return HttpLimits(
-        connections=within_files(config.http_max_connections, "HTTP"),
+        connections=within_files(config.http_max_connections, "HTTP", 1 + config.allow_grpc),
         pipelined=config.http_max_pipelined,
         idle_timeout=config.http_idle_timeout_secs or float("inf"),
         head_timeout=config.http_head_timeout_secs,

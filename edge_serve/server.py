@@ -465,13 +465,14 @@ class ServerProcess:
     async def _drain(self, timeout: float) -> list[str]:
         """Stop in order, within `timeout` seconds. Return texts about unfinished work."""
         end = time.monotonic() + timeout
+        if self._loading is not None:
+            self._loading.cancel()
         if self._doors.inherited:  # new clients wait for the next process; connected ones notice nothing
             await self._doors.retire(timeout / 2)
         self._refuse_requests()
         self._cancel_background()
         unfinished = []
         if self._loading is not None and not self._loading.done():
-            self._loading.cancel()
             _, late = await asyncio.wait({self._loading}, timeout=max(0.1, end - time.monotonic()))
             if late:
                 unfinished.append("models loading")

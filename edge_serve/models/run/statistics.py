@@ -231,6 +231,7 @@ def record_response(
     if of is None:
         of = stats.responses[str(index)] = ResponseStatistics()
     if response.null:
+        of.compute_infer.add(end_ns - start_ns)
         of.empty_response.add(end_ns - start_ns)
     elif isinstance(response.error, Cancelled):
         of.cancel.add(end_ns - start_ns)

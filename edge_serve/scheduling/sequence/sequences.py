@@ -236,6 +236,8 @@ class SequenceScheduler(Scheduler, ABC):
 
     def open_sequences(self) -> int:
         """See `core.Scheduler`."""
+        if self._batching.iterative:
+            return sum(sequence.busy for sequence in self._known.values())
         return sum(not sequence.ended and sequence.closed is None for sequence in self._known.values())
 
     def end_sequence(self, correlation_id: int | str) -> None:

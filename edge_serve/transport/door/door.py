@@ -277,11 +277,14 @@ class Door(ABC, Generic[C]):
         self._sharing.addresses.release(key)
 
 
-def within_files(wanted: int, door: str) -> int:
-    """Return `wanted`, or the number of connections that the process's file limit allows if that is less. HTTP and gRPC
-    have half of the files each."""
+def within_files(wanted: int, door: str, doors: int) -> int:
+    """Return `wanted`, or the number of connections that the process's file limit allows if that is less.
+
+    Args:
+        doors: share the files, of HTTP and gRPC.
+    """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = max(files - _RESERVED_FILES, files // 2) // 2
+    most = max(files - _RESERVED_FILES, files // 2) // doors
     if files == resource.RLIM_INFINITY or wanted <= most:
         return wanted
     log.warning("at most %d %s connections: this process may have only %d files open", most, door, files)

@@ -49,7 +49,7 @@ def read_keepalive(config: ServerConfig) -> KeepaliveSettings:
 def read_limits(config: ServerConfig) -> GrpcLimits:
     """Return the limits of the door."""
     return GrpcLimits(
-        connections=within_files(config.grpc_max_connections, "gRPC"),
+        connections=within_files(config.grpc_max_connections, "gRPC", 1 + config.allow_http),
         body_rate=config.min_body_bytes_per_sec,
         memory_wait=config.request_memory_wait_secs,
         handshake_timeout=config.tls_handshake_timeout_secs,

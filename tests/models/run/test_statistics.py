@@ -6,6 +6,7 @@ import pytest
 
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.errors import Cancelled, Internal, Unavailable
+from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.statistics import LATENCY_BUCKETS, Duration
 from edge_serve.models.run.statistics import (
     RECENT_REQUESTS,
@@ -15,6 +16,7 @@ from edge_serve.models.run.statistics import (
     record_batch,
     record_failure,
     record_first_response,
+    record_response,
     record_success,
 )
 
@@ -50,6 +52,15 @@ def test_three_requests_in_two_batches() -> None:
     assert sorted(stats.batches) == [1, 4]
     assert stats.batches[4].compute_infer == Duration(1, 10)
     assert stats.fail == Duration()
+
+
+def test_an_empty_response_was_computed_too() -> None:
+    stats = new_statistics()
+    record_response(stats, 0, InferResponse("m", "1", null=True), 10, 14, 15)
+
+    counted = stats.responses["0"]
+    assert (counted.compute_infer, counted.empty_response) == (Duration(1, 5), Duration(1, 5))
+    assert (counted.compute_output, counted.success) == (Duration(), Duration())
 
 
 def test_buckets_hold_their_upper_bound() -> None:

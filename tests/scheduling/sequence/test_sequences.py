@@ -327,7 +327,9 @@ def test_each_request_of_an_iterative_model_is_a_sequence_of_its_own(kind: str, 
     add(scheduler, "8s", f"{id}s")
     scheduler.done(0)
 
+    assert scheduler.open_sequences() == 2, "a load that removes instances does not wait for them"
     assert [runs(scheduler) for _ in range(3)] == [[[text]], [["8s"]], [[f"{id}s"]]]
+    assert runs(scheduler) == []
     assert not scheduler.open_sequences()
     scheduler._check()
 

@@ -51,11 +51,20 @@ def test_a_connection_that_cannot_be_watched_costs_its_address_nothing() -> None
 
 
 @pytest.mark.parametrize(
-    ("files", "wanted", "most"), [(resource.RLIM_INFINITY, 9999, 9999), (1024, 4096, 416), (100, 4096, 25), (256, 8, 8)]
+    ("files", "wanted", "doors", "most"),
+    [
+        (resource.RLIM_INFINITY, 9999, 2, 9999),
+        (1024, 4096, 2, 416),
+        (1024, 4096, 1, 832),
+        (100, 4096, 2, 25),
+        (256, 8, 2, 8),
+    ],
 )
-def test_no_more_connections_than_files(monkeypatch: pytest.MonkeyPatch, files: int, wanted: int, most: int) -> None:
+def test_no_more_connections_than_files(
+    monkeypatch: pytest.MonkeyPatch, files: int, wanted: int, doors: int, most: int
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
-    assert within_files(wanted, "HTTP") == most
+    assert within_files(wanted, "HTTP", doors) == most
 
 
 def test_a_worker_that_left_the_admin_socket_raises_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Peer:
         return decode_execute(self.layout, received, self.arena.view, set())
 
     def reply(
-        self, batch: Batch, replies: list[Reply], need: Callable[[int, int], tuple[int, int, int]] | None = None
+        self, batch: Batch, replies: list[Reply], need: Callable[[int, int, bool], tuple[int, int, int]] | None = None
     ) -> bytes:
         """A REPLY frame in the batch's slot, or one that `need` gives."""
         room = OutputRoom(self.arena.view, batch.slot_offset, batch.slot_capacity, need or (lambda b, n, u: (0, 0, 0)))
