@@ -257,6 +257,26 @@ def test_warm_up_runs_before_the_model_is_ready(models: Models) -> None:
         assert stats["inference_count"] == 0
 
 
+def test_a_warm_up_that_fails_has_the_words_of_triton(models: Models) -> None:
+    code = (
+        "import triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        return [pb_utils.InferenceResponse(error=pb_utils.TritonError('too cold')) for _ in requests]\n"
+    )
+    config = (
+        'backend: "python" input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ] '
+        'output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ] '
+        "model_warmup { name: 'w' batch_size: 1 "
+        "inputs { key: 'X' value { data_type: TYPE_INT32 dims: 1 zero_data: true } } }"
+    )
+    python_model(models.root, "cold", code, config)
+    status, answer = models.server.post("/v2/repository/models/cold/load")
+    shutil.rmtree(models.root / "cold")
+
+    assert (status, b"Invalid argument: failed to run warmup sample 'w': too cold; " in answer) == (400, True)
+
+
 def test_kill_minus_nine_leaves_nothing_behind(tmp_path: Path) -> None:
     python_model(tmp_path, "m")
     before = named_memory()

@@ -81,9 +81,8 @@ async def warm_up(
     """Run every sample on every instance.
 
     Raises:
-        InvalidArgument: a sample cannot be made or does not fit the model, or its data file is too small.
+        InvalidArgument: a sample cannot be made or does not fit the model, its data file is too small, or it failed.
         Internal: the data file cannot be read.
-        EdgeServeError: the model failed on a sample.
     """
     for sample in config.model_warmup:
         requests = await offload(_checked_requests, config, sample, model_directory, signature)
@@ -93,7 +92,8 @@ async def warm_up(
         try:
             await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in opened.numbers))
         except EdgeServeError as error:
-            raise type(error)(f"failed to run warmup sample '{sample.name}': {error.message}") from error
+            # core src/backend_model_instance.cc, WarmUp: whatever the error, with a text for each and "; " behind it
+            raise InvalidArgument(f"failed to run warmup sample '{sample.name}': {error.message}; ") from error
 
 
 async def _run(
