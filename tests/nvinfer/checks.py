@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import mmap
 import os
-import tempfile
 import traceback
 
 import numpy as np
@@ -100,17 +98,6 @@ def the_engine_describes_itself() -> None:
     sizes = [name for name in ("device_memory_size", "device_memory_size_v2") if name in dir(engine)]
     assert sizes == {8: ["device_memory_size"], 10: ["device_memory_size", "device_memory_size_v2"]}.get(MAJOR, sizes)
     assert getattr(engine, sizes[-1]) == 4096
-    session.close()
-
-
-def a_plan_may_be_mapped_read_only_for_as_long_as_the_call() -> None:
-    with tempfile.TemporaryFile() as file:
-        file.write(addsub())
-        file.flush()
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    session = Session(content)
-    content.close()
-    assert session.engine.num_io_tensors == 4
     session.close()
 
 
@@ -365,7 +352,6 @@ CHECKS = [
     half_precision_rounds_as_numpy_does,
     other_operations_have_the_right_numbers,
     the_engine_describes_itself,
-    a_plan_may_be_mapped_read_only_for_as_long_as_the_call,
     profiles_have_shapes_of_their_own,
     a_profile_of_8_6_has_one_context,
     inputs_without_a_shape_are_named,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -76,7 +75,7 @@ def single(op: str, inputs: dict[str, Any], output: dict[str, Any], profile: Any
 class Session:
     """An engine with one context, and device memory that is freed at its end."""
 
-    def __init__(self, content: bytes | mmap.mmap) -> None:
+    def __init__(self, content: bytes) -> None:
         self.log = Log()
         self.runtime = trt.Runtime(self.log)
         self.engine = self.runtime.deserialize_cuda_engine(content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +64,8 @@ def load_engine(library: Library, spec: ModelSpec, device: int, dla_core: int, i
     return LoadedEngine(library, spec.name, read_engine(engine, dla_core), engine, runtime)
 
 
-def _content(plan: Path) -> mmap.mmap | bytes:
-    """Return the content of a plan, mapped: a copy of it beside the engine would double the peak of a load."""
+def _content(plan: Path) -> bytes:
     try:
-        with plan.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except ValueError:  # it is empty
-        return b""
+        return plan.read_bytes()  # not mapped: a file that is truncated meanwhile would end the worker with SIGBUS
     except OSError as error:
         raise Internal(f"{plan.name} cannot be read: {error.strerror}") from error
