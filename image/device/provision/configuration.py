@@ -32,7 +32,8 @@ class Configuration(NamedTuple):
         urls, proxy: with user and password, if they have one.
         files: key (`ota.root`) -> content.
         settings: variable of the server -> its value.
-        closed: whether the server requires tokens although none is given here, so that it refuses all clients.
+        closed: whether the server requires tokens although none is given here, so that it refuses all clients but those
+            with a token that an operator made on the device.
         lost: the values that are left out, because the device has lost their secrets.
     """
 

@@ -1,8 +1,8 @@
 """The order of provisioning: read, check everything, store, apply, remove secrets.
 
 A mistake anywhere leaves the configuration before in force. If that one is damaged or refused too, the files of the
-last start stay as they are: without them the device would serve without tokens and TLS. If there is none before, as
-after the loss of the data partition, the server refuses all clients. Each step can be repeated, so a power cut between
+last start stay as they are: without them the device would serve without tokens and TLS. If there may have been one
+that is lost with the data partition, the server refuses all clients. Each step can be repeated, so a power cut between
 any two of them changes nothing in the result of the next boot.
 """
 
@@ -82,6 +82,8 @@ def provision(place: Place) -> list[Mistake]:
     configuration = _in_force(place, before, refused)
     if accepted is not None:
         configuration, stored = accepted.configuration, _store(place, accepted, before)
+    elif not refused and not _was_configured(place):
+        _note_never_configured(place)
     mistakes = mistakes or (configuration.lost if configuration else ())
     _report_mistakes(place, mistakes)
     _report_refusal(place, refused, closed=configuration is not None and configuration.closed)
@@ -162,10 +164,11 @@ def _in_force(place: Place, before: StoredConfiguration | None, refused: bool) -
 
     Args:
         refused: whether the boot partition has settings that are not accepted, or cannot be read. They may have tokens,
-            so an empty configuration is closed then.
+            so an empty configuration is closed then, unless the device is known to have had none.
     """
     if before is None:
-        return None if _was_configured(place) else Configuration(closed=refused)
+        closed = refused and not store.is_never_configured(place.state)
+        return None if _was_configured(place) else Configuration(closed=closed)
     from image.device.provision.checks import check
 
     try:
@@ -193,6 +196,13 @@ def _store(place: Place, accepted: _Accepted, before: StoredConfiguration | None
     return data is not None and data.lasting
 
 
+def _note_never_configured(place: Place) -> None:
+    try:
+        store.note_never_configured(place.state)
+    except OSError as error:
+        _log(4, f"the next start cannot know that there was no edge-serve.toml: {error.strerror}")
+
+
 def _report_mistakes(place: Place, mistakes: Sequence[Mistake]) -> None:
     for number in range(MOST_SHOWN + 2):
         clear(f"settings-{number}", run=place.reports)
@@ -207,7 +217,8 @@ def _report_mistakes(place: Place, mistakes: Sequence[Mistake]) -> None:
 
 def _report_refusal(place: Place, refused: bool, closed: bool) -> None:
     if closed:
-        text = "the server refuses all clients: edge-serve.toml cannot be used, and no settings before it are stored"
+        text = "the server refuses all clients but those with a token that was made on the device: "
+        text += "edge-serve.toml cannot be used, and no settings before it are stored"
         report("settings-closed", text, _HELP, run=place.reports)
         return
     clear("settings-closed", run=place.reports)

@@ -1,7 +1,8 @@
 """The accepted configuration on the data partition: `config/<digest>/`, and the link `current` that names it.
 
 A directory has the text without its secrets, and each file under its key (`server.tls_key`). It is complete before the
-link names it, and the link is replaced atomically.
+link names it, and the link is replaced atomically. A device whose boot partition never had an edge-serve.toml has the
+empty file `never-configured` instead: it has no settings to lose.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from image.device.provision.read import Parsed, parse
 from image.device.provision.schema import KEYS, Kind
 
 _LOGINS = "logins"
+_NEVER = "never-configured"
 _MOST = 4 * 1024 * 1024
 
 
@@ -125,3 +127,19 @@ def save(state: Path, content: Mapping[str, bytes]) -> None:
     for other in sorted(folder.iterdir()):
         if other.name != name:
             files.remove_directory(other)
+    files.remove(state / _NEVER)
+
+
+def note_never_configured(state: Path) -> None:
+    """Store that the boot partition had no edge-serve.toml, for a device that never had a configuration.
+
+    Raises:
+        OSError: the data partition cannot be written.
+    """
+    if not is_never_configured(state):
+        files.replace(state / _NEVER, b"")
+
+
+def is_never_configured(state: Path) -> bool:
+    """Return whether an earlier start found no edge-serve.toml, and no configuration was stored since."""
+    return (state / _NEVER).exists()

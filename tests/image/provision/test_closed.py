@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def test_a_server_whose_settings_are_lost_is_closed_until_the_file_is_corrected(
     board.write(good + MISTAKE)
     assert len(board.boot()) == 1
     assert board.faults()["settings-closed"] == (
-        "the server refuses all clients: edge-serve.toml cannot be used, and no settings before it are stored"
+        "the server refuses all clients but those with a token that was made on the device: "
+        "edge-serve.toml cannot be used, and no settings before it are stored"
     )
     with served(board, tmp_path) as server:
         assert [status(server), status(server, TOKEN)] == [401, 401]
@@ -97,12 +99,61 @@ def test_a_boot_partition_that_cannot_be_read_closes_a_server_without_settings(
     assert "EDGE_SERVE_TOKEN_FILE=" in (board.text(SETTINGS) or "")
 
 
-def test_tokens_that_were_made_on_a_closed_device_are_valid(board: Board) -> None:
+def test_tokens_that_were_made_on_a_closed_device_are_valid(board: Board, tmp_path: Path) -> None:
     assert len(board.configure(MISTAKE)) == 1
-    tokens = board.root / "etc/edge-serve/tokens"
-    tokens.write_text(f"read sha256:{'0' * 64} camera-3\n")
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    (board.root / "etc/edge-serve/tokens").write_text(f"read sha256:{digest} camera-3\n")
     assert len(board.boot()) == 1
-    assert tokens.read_text() == f"read sha256:{'0' * 64} camera-3\n"
+    assert "but those with a token that was made on the device" in board.faults()["settings-closed"]
+    with served(board, tmp_path) as server:
+        assert [status(server), status(server, TOKEN)] == [401, 200]
+
+
+def test_a_device_that_never_had_a_file_stays_open_without_its_boot_partition(board: Board, tmp_path: Path) -> None:
+    assert board.boot() == []
+    board.mounted = False
+    assert len(board.boot()) == 1
+    assert "settings-closed" not in board.faults()
+    with served(board, tmp_path) as server:
+        assert status(server) == 200
+
+    board.mounted = True
+    assert len(board.configure(TOKENS + MISTAKE)) == 1, "the state before stays in force, as with stored settings"
+    assert board.text(SETTINGS) is None
+    assert board.configure(TOKENS) == []
+    with served(board, tmp_path) as server:
+        assert [status(server), status(server, TOKEN)] == [401, 200]
+
+
+def test_a_device_that_had_a_file_is_closed_once_its_settings_are_lost(board: Board) -> None:
+    """They may have had tokens, also if the device began without a file."""
+    assert board.boot() == []
+    assert board.configure(TOKENS) == []
+    (board.state / "current").unlink()
+    shutil.rmtree(board.state / "config")
+    board.mounted = False
+    assert len(board.boot()) == 1
+    assert "settings-closed" in board.faults()
+
+
+def test_a_new_device_without_its_boot_partition_opens_when_it_has_no_file(board: Board, tmp_path: Path) -> None:
+    board.mounted = False
+    assert len(board.boot()) == 1
+    assert "settings-closed" in board.faults()
+    board.mounted = True
+    assert board.boot() == []
+    assert board.faults() == {}
+    with served(board, tmp_path) as server:
+        assert status(server) == 200
+
+
+def test_a_device_that_cannot_note_its_missing_file_serves(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(state: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("image.device.provision.store.note_never_configured", fail)
+    assert board.boot() == []
+    assert board.text(SETTINGS) is None
 
 
 def test_a_new_device_without_a_file_is_open(board: Board) -> None:
