@@ -305,15 +305,16 @@ def check_url(url: str, setting: str, example: str, *, query: bool = False) -> S
         query: the URL may have a query.
 
     Raises:
-        UsageError: it is none, or has a fragment. The message names the setting, and shows nothing before the last `@`:
-            an unescaped `/`, `?`, or `#` in a password moves the rest of it out of the URL's authority.
+        UsageError: it is none, or has a fragment or an `@` after its host. The message names the setting, and shows
+            nothing before the last `@`: an unescaped `/`, `?`, or `#` in a login moves the rest of it into the path,
+            query, or fragment.
     """
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
         usable = False
-    if not usable or parts.fragment or (parts.query and not query):
+    if not usable or parts.fragment or (parts.query and not query) or "@" in parts.path + parts.query:
         hint = "; in a password, write / ? # @ as %2F %3F %23 %40" if "@" in url else ""
         found = url.rpartition("@")[2][:100]
         raise UsageError(f"{setting}: found {found!r}, expected an address such as {example}{hint}")

@@ -509,7 +509,10 @@ def test_an_unusable_url(url: str) -> None:
 
 
 @pytest.mark.fault("N6")
-@pytest.mark.parametrize("password", ["p#ss-word", "12#ss-word", "p?ss-word", "p/ss-word", "[ss-word"])
+@pytest.mark.parametrize(
+    "password",
+    ["p#ss-word", "12#ss-word", "p?ss-word", "p/ss-word", "[ss-word", "77/ss-word", "77?ss-word", "/ss-word"],
+)
 @pytest.mark.parametrize(("setting", "use"), USES)
 def test_the_error_of_an_address_has_no_part_of_its_password(
     setting: str, use: Callable[[str], object], password: str
@@ -520,6 +523,15 @@ def test_the_error_of_an_address_has_no_part_of_its_password(
         use(url)
     assert "ss-word" not in caught.value.message
     assert "in a password, write / ? # @ as %2F %3F %23 %40" in caught.value.message
+
+
+@pytest.mark.parametrize(("setting", "use"), USES)
+def test_a_user_with_a_slash_does_not_move_the_password_out_of_sight(
+    setting: str, use: Callable[[str], object]
+) -> None:
+    with pytest.raises(UsageError, match=f"^{setting}: found 'ota.example/fleet'") as caught:
+        use("https://us/er:ss-word@ota.example/fleet")
+    assert "ss-word" not in caught.value.message
 
 
 @pytest.mark.parametrize("url", ["http://[bad", "ftp://x/", "https://r.example/x#part"])
