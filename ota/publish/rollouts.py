@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -119,13 +119,14 @@ def start(
 
     A lower number is a rollback: devices go back as they would go forward. A release that has not reached all of its
     rings, or is denied, is not what the other devices get meanwhile: they stay with the one before it. Starting the
-    release that the fleet wants already is a step: a halt and the start time stay.
+    release that the fleet wants already is a step: a halt and the start time stay, and while it is halted, its shares.
 
     Args:
         devices: those of the fleet; the salt is chosen so that percentages include the right share of them.
 
     Raises:
-        UsageError: the release is denied, or a share of the release that the fleet wants already would sink.
+        UsageError: the release is denied, or a share of the release that the fleet wants already would sink, or rise
+            while its rollout is halted.
     """
     before = rollout.wishes().get(bundle)
     if before is not None and before.want == release:
@@ -173,11 +174,11 @@ def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:
     """Return the document with higher percentages of some rings. Other rings stay as they are.
 
     Raises:
-        UsageError: a share would sink, which would leave devices as they are.
+        UsageError: the rollout is halted, or a share would sink, which would leave devices as they are.
     """
     wish = wish_of(rollout, bundle)
     if wish.paused:
-        raise UsageError(f"the rollout of {bundle} is halted: 'edge-ota publish rollout resume' comes first")
+        _refuse_halted(wish)
     return with_wish(rollout, _with_shares(wish, steps))
 
 
@@ -185,9 +186,11 @@ def _with_shares(wish: BundleRollout, steps: Mapping[str, float]) -> BundleRollo
     """Return a rollout with higher percentages of some rings.
 
     Raises:
-        UsageError: as `step`.
+        UsageError: a share would sink, or rise while the rollout is halted.
     """
     shares = {one.ring: one.percent for one in wish.steps}
+    if wish.paused and any(percent > shares.get(ring, 0) for ring, percent in steps.items()):
+        _refuse_halted(wish)
     for ring, percent in steps.items():
         if percent < shares.get(ring, 0):
             raise UsageError(
@@ -196,6 +199,10 @@ def _with_shares(wish: BundleRollout, steps: Mapping[str, float]) -> BundleRollo
             )
     shares.update(steps)
     return replace(wish, steps=tuple(RolloutStep(ring, share) for ring, share in shares.items()))
+
+
+def _refuse_halted(wish: BundleRollout) -> NoReturn:
+    raise UsageError(f"the rollout of {wish.bundle} is halted: 'edge-ota publish rollout resume' comes first")
 
 
 def halt(rollout: Rollout, bundle: str, paused: bool) -> Rollout:

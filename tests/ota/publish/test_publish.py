@@ -146,9 +146,11 @@ def test_a_second_start_of_a_release_keeps_its_halt_and_its_start_time(published
     published.do(*start, "lab=100", "prod=50", "--not-before", "2099-01-01T00:00:00Z")
     published.do("rollout halt", "a", "det")
     assert "ring prod is at 50 %, and a lower share takes" in published.refused(*start, "prod=5")
-    said = published.do(*start, "prod=60", "--window", "02:00-05:00")
+    for share in ("prod=60", "other=1"):
+        assert "det is halted: 'edge-ota publish rollout resume' comes first" in published.refused(*start, share)
+    said = published.do(*start, "prod=50", "--window", "02:00-05:00")
     assert "det 1 is still halted: 'edge-ota publish rollout resume' comes first" in said
-    shown = "det 1: lab=100 prod=60; HALTED; window 02:00-05:00; not before 2099-01-01T00:00:00Z\n"
+    shown = "det 1: lab=100 prod=50; HALTED; window 02:00-05:00; not before 2099-01-01T00:00:00Z\n"
     assert shown in published.do("rollout show", "a")
     published.do("rollout resume", "a", "det")
     assert "halted" not in published.do(*start, "prod=60", "--not-before", "")
