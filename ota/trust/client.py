@@ -240,7 +240,7 @@ class TrustClient:
         issued_at = issue_time(updater._trusted_set)
         signed_by = updater._trusted_set.root.roles[Timestamp.type]
         for one in verified:
-            self._floors.raise_to(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
+            self._floors.raise_to(f"role/{one.role}", one.signed.version, one.keys, one.threshold, is_deep=one.is_deep)
         self._floors.raise_issued(issued_at, signed_by.keyids, signed_by.threshold)
 
     def _check_unchanged(self, one: VerifiedRole) -> None:

@@ -21,7 +21,8 @@ from ota.errors import RolledBack, StoreError, Untrusted
 from ota.strict_json import MOST_INTEGER, Members, parse, to_canonical_json
 
 SCHEMA = 1
-#: of a place. Floors are added up to half of it, and of `files.MOST_DOCUMENT`: a place may get those of both places
+#: of a place. Floors are added up to half of it, and of `files.MOST_DOCUMENT`: a place may get those of both places.
+#: Roles that the targets role does not delegate to get an eighth, so that the holder of one key leaves room for others
 MOST_FLOORS = 10_000
 #: of a floor
 MOST_KEYS = 1024
@@ -97,8 +98,11 @@ class Floors:
                 "use another mirror, or publish again"
             )
 
-    def raise_to(self, name: str, value: int, keys: Collection[str], threshold: int) -> None:
+    def raise_to(self, name: str, value: int, keys: Collection[str], threshold: int, *, is_deep: bool = False) -> None:
         """Raise a floor, unless a higher one applies. `save` makes it durable.
+
+        Args:
+            is_deep: it is of a role that only a role below targets delegates to.
 
         Raises:
             Untrusted: there is no room for another floor, or for the keys of this one.
@@ -107,8 +111,10 @@ class Floors:
             return
         known, fresh = self._floors.get(name), Floor(value, frozenset(keys))
         floors = self._floors | {name: [fresh]}
-        if (known is None or known[0].keys != fresh.keys) and (
-            len(floors) > MOST_FLOORS // 2 or len(self._encoded(floors)) > files.MOST_DOCUMENT // 2
+        part = 8 if is_deep else 2
+        if (known is None and len(floors) > MOST_FLOORS // part) or (
+            (known is None or known[0].keys != fresh.keys)
+            and len(self._encoded(floors)) > max(files.MOST_DOCUMENT // part, len(self._encoded(self._floors)))
         ):
             raise Untrusted(
                 f"{name} gets no version floor, because this device has {len(self._floors)} already: revoke the key of "

@@ -16,23 +16,30 @@ Trusted: TypeAlias = Mapping[str, Signed]
 
 
 class VerifiedRole(NamedTuple):
-    """The verified metadata of a role, and the keys to which its floor is bound."""
+    """The verified metadata of a role, and the keys to which its floor is bound.
+
+    Attributes:
+        is_deep: only roles below targets delegate to it.
+    """
 
     role: str
     signed: Signed
     keys: frozenset[str]
     threshold: int
+    is_deep: bool
 
 
 def verified_roles(trusted: Trusted) -> Iterator[VerifiedRole]:
     """Yield each role with verified metadata, with its keys as its delegator lists them."""
     root = cast(Root, trusted[Root.type])
     for role in (Root.type, Timestamp.type, Snapshot.type, Targets.type):
-        yield VerifiedRole(role, trusted[role], _top_level_keys(root, role), root.roles[role].threshold)
-    waiting: list[Targets] = [cast(Targets, trusted[Targets.type])]
+        yield VerifiedRole(role, trusted[role], _top_level_keys(root, role), root.roles[role].threshold, is_deep=False)
+    targets = cast(Targets, trusted[Targets.type])
+    waiting = [targets]
     seen = {Targets.type}
     while waiting:
-        delegations = waiting.pop().delegations
+        delegator = waiting.pop()
+        delegations = delegator.delegations
         if delegations is None:
             continue
         bins = delegations.succinct_roles
@@ -42,7 +49,8 @@ def verified_roles(trusted: Trusted) -> Iterator[VerifiedRole]:
             if isinstance(signed, Targets) and role not in seen:
                 seen.add(role)
                 waiting.append(signed)
-                yield VerifiedRole(role, signed, frozenset(delegated.keyids), delegated.threshold)
+                keys, is_deep = frozenset(delegated.keyids), delegator is not targets
+                yield VerifiedRole(role, signed, keys, delegated.threshold, is_deep)
 
 
 def _top_level_keys(root: Root, role: str) -> frozenset[str]:

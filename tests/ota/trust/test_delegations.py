@@ -9,9 +9,11 @@ from urllib.parse import quote
 import pytest
 from securesystemslib.formats import encode_canonical
 
+from ota import files
 from ota.documents.manifest import read_manifest
 from ota.documents.names import code_target, device_target, floor_target, manifest_target, rollout_target
 from ota.errors import NotInRepository, RolledBack, Untrusted
+from ota.trust import floors
 from ota.trust.roles import role_of
 from tests.ota.simulator import Repository
 from tests.ota.trust.device import MANIFEST, Device
@@ -105,9 +107,52 @@ def test_a_role_whose_name_cannot_be_stored_costs_no_floor(repository: Repositor
     with pytest.raises(Untrusted, match=r"role/.* has characters that no name has: revoke the key"):
         trust.target("bundles/det/other.1.json")
     assert trust.document(MANIFEST, 1000) == b'{"release": 1}'
-    floors = device.floors()
-    assert floors.warnings == []
-    assert floors.values().keys() == known.keys()
+    stored = device.floors()
+    assert stored.warnings == []
+    assert stored.values().keys() == known.keys()
+
+
+@pytest.mark.fault("T12", "K3")
+@pytest.mark.parametrize("limit", ["number", "bytes"])
+def test_a_device_full_of_floors_accepts_new_roles_after_the_thief_is_revoked(
+    repository: Repository, device: Device, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """The holder of a models key delegated to other roles until the device stored no further floor."""
+    device.run(repository).document(MANIFEST, 1000)
+    if limit == "number":
+        monkeypatch.setattr(floors, "MOST_FLOORS", 160)
+    else:
+        monkeypatch.setattr(files, "MOST_DOCUMENT", 8 * 4000)
+    own = repository.signed["models-det"].delegations.roles
+    refusal = ""
+    for number in range(200):
+        repository.delegate(f"det-{number}", ["bundles/det/*"], by="models-det")
+        repository.publish()
+        trust = device.run(repository)
+        try:
+            trust.target("bundles/det/nowhere.1.json")
+        except Untrusted as error:
+            refusal = error.message
+        del own[f"det-{number}"], repository.signed[f"det-{number}"]
+        if refusal:
+            break
+    assert "gets no version floor, because this device has " in refusal
+
+    repository.rotate("models-det", by="targets")
+    repository.delegate("models-new", ["bundles/new/*"])
+    new, fleet = manifest_target("new", "new", 1), rollout_target("plant-b")
+    repository.add_document(new, {})
+    repository.add_document(fleet, {})
+    repository.add_key("timestamp")
+    repository.publish_root()
+    repository.publish()
+    trust = device.run(repository)
+    for name, path in {"counter/det": MANIFEST, "counter/new": new, "serial/plant-b": fleet}.items():
+        trust.document(path, 1000)
+        trust.raise_floor(name, path, 7)
+    known = device.floors().values()
+    assert {"role/models-new", "counter/det", "counter/new", "serial/plant-b", "role/det-0"} <= known.keys()
+    assert known["role/models-det"] == repository.signed["models-det"].version
 
 
 @pytest.mark.fault("T12")
