@@ -76,7 +76,7 @@ def apply(workspace: Workspace, state: RepositoryState, change: MetadataChange, 
         payload.version = state.version(role) + 1
         payload.expires = _expiry(workspace, role, now)
         fresh[role] = Metadata(payload)
-    other = read_pending(workspace)
+    other = read_unexpired(workspace, now)
     return settle(workspace, state, PendingChange(fresh, frozenset(change.resign), change.documents), now, other)
 
 
@@ -86,7 +86,7 @@ def settle(
     """Sign with the keys on this machine. Publish the change, or store it as the waiting one.
 
     Args:
-        other: a change that waits already; there is room for one.
+        other: a change that waits already and has not expired; there is room for one.
 
     Raises:
         OtaError: this one would have to wait, too. KeyProblem: as `apply`.
@@ -95,7 +95,8 @@ def settle(
     if expired := _find_expired(pending.roles, now):
         role, day = expired
         again = "make the change" if state.roots else "begin with 'edge-ota publish init' in a new directory"
-        raise Expired(f"{role} expired on {day}, before every key had signed: {again} again")
+        text = f"{role} expired on {day}, before every key had signed: correct this machine's clock, or {again} again"
+        raise Expired(text)
     after = state.with_roles(pending.roles)
     roles = dict(pending.roles)
     for role in sorted(pending.resign - set(roles)):
@@ -110,6 +111,7 @@ def settle(
     if waiting and other is not None:
         _refuse_second(other)
     if waiting:
+        _set_expired_aside(workspace, now)
         write_pending(workspace, PendingChange(roles, pending.resign - set(roles), pending.documents))
         return waiting
     _publish(workspace, state, PendingChange(roles, pending.resign - set(roles), pending.documents), now)
@@ -306,8 +308,25 @@ def read_pending(workspace: Workspace) -> PendingChange | None:
         raise Untrusted(f"{workspace.pending} is damaged ({error}): drop it with 'request --discard'") from None
 
 
-def remove_ended(workspace: Workspace, state: RepositoryState, now: float) -> str:
-    """Remove the waiting change if it is published, or has expired. Return a note about it; "" = none, or it waits.
+def read_unexpired(workspace: Workspace, now: float) -> PendingChange | None:
+    """Return the waiting change; None = none, or a role of it has expired, so that it makes way for another one.
+
+    Raises:
+        Untrusted: its file is damaged.
+    """
+    pending = read_pending(workspace)
+    return None if pending is None or _find_expired(pending.roles, now) else pending
+
+
+def _set_expired_aside(workspace: Workspace, now: float) -> None:
+    """Rename a waiting change that has expired. Its signatures count again if the clock was wrong."""
+    pending = read_pending(workspace)
+    if pending is not None and _find_expired(pending.roles, now):
+        files.rename(workspace.pending, workspace.expired)
+
+
+def remove_published(workspace: Workspace, state: RepositoryState) -> str:
+    """Remove the waiting change if it is published. Return a note about it; "" = none, or it waits.
 
     Raises:
         Untrusted: its file is damaged.
@@ -316,28 +335,26 @@ def remove_ended(workspace: Workspace, state: RepositoryState, now: float) -> st
     if pending is None:
         return ""
     known = {role: one.signed_bytes for role, one in state.newest.items()}
-    if all(known.get(role) == one.signed_bytes for role, one in pending.roles.items()):
-        why = "is published; the command was interrupted"
-    elif expired := _find_expired(pending.roles, now):
-        why = f"is removed, because {expired[0]} expired on {expired[1]}: make it again"
-    else:
+    if any(known.get(role) != one.signed_bytes for role, one in pending.roles.items()):
         return ""
     files.unlink(workspace.pending)
-    return f"the change of {join_names(sorted(pending.roles))} that waited {why}"
+    return f"the change of {join_names(sorted(pending.roles))} that waited is published; the command was interrupted"
 
 
-def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:
-    """Refuse a change of roles for which another change waits.
+def refuse_second(workspace: Workspace, roles: Iterable[str], now: float) -> None:
+    """Refuse a change of roles for which another change waits that has not expired.
 
     Raises:
         OtaError: one does.
     """
-    pending = read_pending(workspace)
+    pending = read_unexpired(workspace, now)
     if pending is not None and set(roles) & set(pending.roles):
         _refuse_second(pending)
 
 
-def check_room(workspace: Workspace, state: RepositoryState, signers: Iterable[str], roles: Iterable[str]) -> None:
+def check_room(
+    workspace: Workspace, state: RepositoryState, signers: Iterable[str], roles: Iterable[str], now: float
+) -> None:
     """Refuse a change before keys are made for it, if it could be neither published nor stored as the waiting one.
 
     Args:
@@ -346,8 +363,8 @@ def check_room(workspace: Workspace, state: RepositoryState, signers: Iterable[s
     Raises:
         OtaError: another change of them waits, or another one waits and this one would have to, too.
     """
-    refuse_second(workspace, [*signers, *roles])
-    pending = read_pending(workspace)
+    refuse_second(workspace, [*signers, *roles], now)
+    pending = read_unexpired(workspace, now)
     if pending is not None and not all(has_enough_keys(workspace, state, one) for one in signers):
         _refuse_second(pending)
 

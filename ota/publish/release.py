@@ -91,7 +91,7 @@ def release(
             f"{manifest.bundle} {manifest.release} is a bundle of the family {manifest.family}, and this repository "
             f"has {families or 'none'}: make the bundle again with --family, or add one with 'publish family add'"
         )
-    refuse_second(workspace, [role])
+    refuse_second(workspace, [role], now)
     target = manifest_target(manifest.family, manifest.bundle, manifest.release)
     check_numbers(workspace, state, manifest)
     if faults := find_faults(manifest):
@@ -168,7 +168,7 @@ def approve(
     workspace: Workspace, state: RepositoryState, family: str, sizes: dict[str, int], now: float
 ) -> list[MissingSignatures]:
     """Add files that run as code to the role `engines`."""
-    refuse_second(workspace, [ENGINES])
+    refuse_second(workspace, [ENGINES], now)
     payload = copy_payload(state, ENGINES)
     for sha256, size in sizes.items():
         target = code_target(family, sha256)
@@ -227,7 +227,7 @@ def set_floor(
         UsageError: the floor would sink, or there is no such release.
     """
     role = family_role(family)
-    refuse_second(workspace, [role])
+    refuse_second(workspace, [role], now)
     counters = {one.release: one.counter for one in manifests_of(workspace, state, family, bundle)}
     if number not in counters:
         raise UsageError(f"{bundle} {number} is not published: it has {_numbers(counters)}")

@@ -50,7 +50,7 @@ def write_fleet(workspace: Workspace, state: RepositoryState, rollout: Rollout, 
 def _publish(
     workspace: Workspace, state: RepositoryState, documents: dict[str, bytes], now: float
 ) -> list[MissingSignatures]:
-    refuse_second(workspace, [ROLLOUT])
+    refuse_second(workspace, [ROLLOUT], now)
     payload = copy_payload(state, ROLLOUT)
     for target, data in documents.items():
         payload.targets[target] = TargetFile.from_data(target, data, ["sha256"])
@@ -363,7 +363,7 @@ def remove_device(workspace: Workspace, state: RepositoryState, device: str, now
     target = device_target(device)
     if target not in state.targets_of(ROLLOUT):
         raise UsageError(f"{device} is not a device of this repository")
-    refuse_second(workspace, [ROLLOUT])
+    refuse_second(workspace, [ROLLOUT], now)
     payload = copy_payload(state, ROLLOUT)
     del payload.targets[target]
     return apply(workspace, state, MetadataChange({ROLLOUT: payload}), now)

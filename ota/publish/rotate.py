@@ -18,7 +18,7 @@ from ota.publish.change import (
     copy_payload,
     has_enough_keys,
     publish_freshness,
-    read_pending,
+    read_unexpired,
     refuse_second,
     sign_again,
 )
@@ -126,13 +126,13 @@ def add_family(
     Raises:
         UsageError, OtaError: as `check_family`.
     """
-    role = check_family(workspace, state, family)
+    role = check_family(workspace, state, family, now)
     targets = copy_payload(state, TARGETS)
     delegate(targets, role, places, 1)
     return apply(workspace, state, MetadataChange({TARGETS: targets}, {role}), now)
 
 
-def check_family(workspace: Workspace, state: RepositoryState, family: str) -> str:
+def check_family(workspace: Workspace, state: RepositoryState, family: str, now: float) -> str:
     """Return the role of a new family.
 
     Raises:
@@ -141,7 +141,7 @@ def check_family(workspace: Workspace, state: RepositoryState, family: str) -> s
     role = family_role(checked_name(family, "the family"))
     if role in state.delegated():
         raise UsageError(f"the family {family} already exists: change its keys with 'publish rotate {role}'")
-    check_room(workspace, state, [TARGETS], [role])
+    check_room(workspace, state, [TARGETS], [role], now)
     return role
 
 
@@ -169,7 +169,7 @@ def rotate(
     """
     payloads: dict[str, Any] = {}
     roles = {one.role for one in rotations}
-    check_rotation(workspace, state, roles)
+    check_rotation(workspace, state, roles, now)
     for rotation in rotations:
         signer = _signer_of(rotation.role)
         payloads.setdefault(signer, copy_payload(state, signer))
@@ -177,7 +177,7 @@ def rotate(
     return apply(workspace, state, MetadataChange(payloads, roles - {ROOT}), now)
 
 
-def check_rotation(workspace: Workspace, state: RepositoryState, roles: Collection[str]) -> None:
+def check_rotation(workspace: Workspace, state: RepositoryState, roles: Collection[str], now: float) -> None:
     """Refuse a rotation of roles.
 
     Raises:
@@ -185,7 +185,7 @@ def check_rotation(workspace: Workspace, state: RepositoryState, roles: Collecti
     """
     for role in roles:
         check_role(state, role)
-    check_room(workspace, state, {_signer_of(role) for role in roles}, roles)
+    check_room(workspace, state, {_signer_of(role) for role in roles}, roles, now)
 
 
 def _signer_of(role: str) -> str:
@@ -249,7 +249,7 @@ def renew(workspace: Workspace, state: RepositoryState, roles: Sequence[str], no
     """
     for role in roles:
         check_role(state, role)
-    refuse_second(workspace, roles)
+    refuse_second(workspace, roles, now)
     payloads: dict[str, Signed] = {role: copy_payload(state, role) for role in roles if role in (ROOT, TARGETS)}
     return apply(workspace, state, MetadataChange(payloads, set(roles) - set(payloads)), now)
 
@@ -274,7 +274,7 @@ def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], n
     """
     for role in also:
         check_role(state, role)
-    pending = read_pending(workspace)
+    pending = read_unexpired(workspace, now)
     busy = set(pending.roles) if pending else set()  # roles that only need a new signature may get one before, too
     old = [role for role in (ROOT, TARGETS, *state.delegated()) if _is_past_half(workspace, state, role, now)]
     renewed = [

@@ -62,6 +62,11 @@ class Workspace:
         """The change that waits for signatures of other machines."""
         return self.path / "pending.json"
 
+    @property
+    def expired(self) -> Path:
+        """The last change that expired while it waited, after another one took its place."""
+        return self.path / "pending.expired.json"
+
     def days_of(self, role: str) -> float:
         """Return the days that a role's signatures last."""
         kind = kind_of(role)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,8 +79,8 @@ def open_workspace(
 ) -> Iterator[tuple[Workspace, RepositoryState]]:
     """Yield the workspace and the published metadata, with the workspace locked.
 
-    A publication that was interrupted is completed first. A waiting change that is published, or
-    has expired, is removed.
+    A publication that was interrupted is completed first. A waiting change that is published
+    is removed.
 
     Args:
         first: nothing needs to be published yet.
@@ -96,7 +95,7 @@ def open_workspace(
         state = repository.read_state(space.path)
         repository.put_metadata(space.repository, state)
         with suppress(Untrusted):  # a damaged one is refused by the commands that read it
-            if note := change.remove_ended(space, state, time.time()):
+            if note := change.remove_published(space, state):
                 print(f"note: {note}", file=sys.stderr)
         yield space, state
 
@@ -113,6 +112,8 @@ def print_result(workspace: Workspace, waiting: Sequence[MissingSignatures], don
     for one in waiting:
         names = ", ".join(workspace.key_name(keyid) for keyid in one.keyids)
         print(f"  {one.role}: {one.missing} more of {names}")
+    if workspace.expired.exists():
+        print(f"note: {workspace.expired} is a change that expired while it waited before", file=sys.stderr)
     print("next: 'edge-ota publish request', then 'sign' where the keys are, then 'collect'")
     return 0
 

@@ -160,7 +160,7 @@ def _family(arguments: argparse.Namespace) -> int:
     from ota.publish.rotate import add_family, check_family
 
     with open_workspace(arguments) as (workspace, state):
-        role = check_family(workspace, state, arguments.name)
+        role = check_family(workspace, state, arguments.name, time.time())
         places = _add_public(workspace, arguments.public_key) or _new_keys(arguments, workspace, role, 1)
         workspace.save()
         waiting = add_family(workspace, state, arguments.name, places, time.time())
@@ -173,7 +173,7 @@ def _role(arguments: argparse.Namespace) -> int:
 
     policy = PRESETS[arguments.preset][arguments.name]
     with open_workspace(arguments) as (workspace, state):
-        check_new(workspace, state, len(arguments.public_key) or policy.keys, policy.threshold)
+        check_new(workspace, state, len(arguments.public_key) or policy.keys, policy.threshold, time.time())
         places = _add_public(workspace, arguments.public_key)
         if not places:
             names = [f"{arguments.name}-{number}" for number in range(1, policy.keys + 1)]
@@ -192,7 +192,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
     if len(roles) > 1 and (one_by_one or arguments.pkcs11):
         raise UsageError("--remove, --add, --new, --threshold and --pkcs11 are for one role: give one")
     with open_workspace(arguments) as (workspace, state):
-        check_rotation(workspace, state, roles)
+        check_rotation(workspace, state, roles, time.time())
         rotations = [_rotation(arguments, workspace, state, role) for role in roles]
         workspace.save()
         waiting = rotate(workspace, state, rotations, time.time())

@@ -42,13 +42,13 @@ def add_role(
     Raises:
         UsageError, OtaError: as `check_new`.
     """
-    check_new(workspace, state, len(places), threshold)
+    check_new(workspace, state, len(places), threshold, now)
     targets = copy_payload(state, TARGETS)
     delegate(targets, SYSTEM, places, threshold)
     return apply(workspace, state, MetadataChange({TARGETS: targets}, {SYSTEM}), now)
 
 
-def check_new(workspace: Workspace, state: RepositoryState, keys: int, threshold: int) -> None:
+def check_new(workspace: Workspace, state: RepositoryState, keys: int, threshold: int, now: float) -> None:
     """Refuse to add the role `system` with so many keys.
 
     Raises:
@@ -58,7 +58,7 @@ def check_new(workspace: Workspace, state: RepositoryState, keys: int, threshold
         raise UsageError(f"the role {SYSTEM} already exists: change its keys with 'publish rotate {SYSTEM}'")
     if not 1 <= threshold <= keys:
         raise UsageError(f"{SYSTEM} would have {keys} keys, and {threshold} must sign: give more --public-key")
-    check_room(workspace, state, [TARGETS], [SYSTEM])
+    check_room(workspace, state, [TARGETS], [SYSTEM], now)
 
 
 def publish(
@@ -71,7 +71,7 @@ def publish(
             another format of the data partition than expected.
     """
     check_role(state)
-    refuse_second(workspace, [SYSTEM])
+    refuse_second(workspace, [SYSTEM], now)
     checked_name(image.product, "IMAGE_ID")
     checked_name(image.profile, "the profile (VARIANT_ID)")
     if options.state_schema and options.state_schema != image.state_schema:

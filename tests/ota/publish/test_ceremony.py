@@ -361,13 +361,34 @@ def test_a_change_that_expired_while_it_waited_is_made_again(
     publisher.do("rotate", "rollout", "--add", "at-alice/alice.pub.json", "--remove", "rollout-1")
     publisher.do("request", "--out", "request.json")
     signed = sign(publisher, "alice", "request.json", "--root", publisher.dir / "root.json")
+    waiting = (publisher.dir / "pending.json").read_bytes()
     pass_days(monkeypatch, 15)
-    publisher.do("refresh")
-    said = "note: the change of rollout and targets that waited is removed, because rollout expired on "
-    assert said in publisher.err
-    assert "no change waits" in publisher.refused("collect", signed)
+    publisher.do("rollout show")
+    assert (publisher.dir / "pending.json").read_bytes() == waiting
+    assert publisher.refused("collect", signed, status=4).startswith("rollout expired on ")
+    expired = (publisher.dir / "pending.json").read_bytes()
+    assert "rollout" in publisher.do("refresh")
+    publisher.do("renew", "targets")
+    assert (publisher.dir / "pending.json").read_bytes() == expired
     publisher.do("rotate", "rollout", "--add", "at-alice/alice.pub.json", "--remove", "rollout-1")
+    assert "pending.expired.json is a change that expired while it waited" in publisher.err
+    assert (publisher.dir / "pending.expired.json").read_bytes() == expired
     assert ceremony(publisher, "alice").startswith("published")
+    publisher.do("verify")
+
+
+def test_a_clock_that_was_ahead_costs_no_signature(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher.run("key", "alice", "--out", "at-alice")
+    publisher.init("--family", "det")
+    publisher.do("rotate", "rollout", "--add", "at-alice/alice.pub.json", "--remove", "rollout-1")
+    publisher.do("request", "--out", "request.json")
+    signed = sign(publisher, "alice", "request.json", "--root", publisher.dir / "root.json")
+    with monkeypatch.context() as ahead:
+        pass_days(ahead, 4000)
+        publisher.do("rollout show")
+        said = publisher.refused("collect", signed, status=4)
+        assert "before every key had signed: correct this machine's clock, or make the change again" in said
+    assert publisher.do("collect").startswith("published")
     publisher.do("verify")
 
 
@@ -380,7 +401,7 @@ def test_a_first_change_is_not_dropped_and_begins_again_if_it_expired(
     pass_days(monkeypatch, 181)
     said = team.refused("collect", *signed, status=4)
     assert said.startswith("targets expired on ")
-    assert said.endswith("before every key had signed: begin with 'edge-ota publish init' in a new directory again")
+    assert said.endswith("this machine's clock, or begin with 'edge-ota publish init' in a new directory again")
     assert not (team.repository / "metadata").exists()
 
 
