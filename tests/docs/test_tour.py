@@ -208,6 +208,7 @@ def test_each_example_changes_as_few_folders_of_the_code_as_it_says() -> None:
     assert folders == EXAMPLES
 
 
+@pytest.mark.slow
 def test_each_example_of_the_code_has_a_test_that_passes(changed: Path) -> None:
     tests = [
         [f"{file[1]}::{name}" for block in found if (file := _TEST.match(block.text)) for name in _names(block)]

@@ -20,6 +20,8 @@ from tests.backends.onnx_models import FLOAT, identity, zip_map
 from tests.server.broken_models import FIRST, MODEL, MORE, PYTHON, Broken, tensor
 from tests.server.running import Running, python_model, running
 
+pytestmark = pytest.mark.slow  # sixty models that do not load
+
 ALL = (*FIRST, *MORE)
 
 
@@ -160,7 +162,6 @@ def test_check_says_the_same_of_models_that_cannot_be_read(tmp_path: Path) -> No
     assert wrong == {}, found.text
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_check_says_the_same_of_every_model(tmp_path: Path) -> None:
     make_all(tmp_path)
@@ -198,7 +199,6 @@ class Instance:
 """
 
 
-@pytest.mark.slow
 def test_check_shows_what_applies(tmp_path: Path) -> None:
     """Nothing differs, and there is a table for each: the findings N14 say where that was not so."""
     identity(tmp_path / "plain/1/model.onnx", FLOAT, ("N", 4))

@@ -15,6 +15,8 @@ from tests.golden.golden_files import document, sample
 from tests.server.running import python_model
 from tests.server.test_check_infer import CONFIG, ECHO, ensemble
 
+pytestmark = pytest.mark.slow  # it tries many releases
+
 #: right the first time it is asked
 FICKLE = ECHO.replace("class TritonPythonModel:", "class TritonPythonModel:\n    calls = 0\n").format(
     before="self.calls += 1; import numpy as np\n"
@@ -128,7 +130,6 @@ def test_one_release_is_checked_alone_and_shown_to_a_person(root: Path) -> None:
     assert (status, told["models"], "there is no model 'none'" in told["error"]) == (1, [], True)
 
 
-@pytest.mark.slow
 def test_a_golden_test_is_recorded_and_recorded_again(tmp_path: Path) -> None:
     python_model(tmp_path, "fresh", ECHO.format(before="pass"), CONFIG)
     ensemble(tmp_path, "chain", "fresh")
@@ -162,7 +163,6 @@ def test_a_member_that_fails_its_golden_test_fails_the_ensemble(tmp_path: Path) 
 
 
 @pytest.mark.fault("L1")
-@pytest.mark.slow
 def test_a_release_that_hangs_or_dies_in_its_trial(tmp_path: Path) -> None:
     release(tmp_path, "dies", "import os; os._exit(7)")
     release(tmp_path, "hangs", "while True: pass")

@@ -19,6 +19,8 @@ from edge_serve.messages.tensors import DataType, InferTensor
 from tests.forked import program
 from tests.server.running import python_model
 
+pytestmark = pytest.mark.slow  # it asks many models, some of which hang
+
 #: answers with the input, under the name OUT
 ECHO = """
 import triton_python_backend_utils as pb_utils
@@ -274,7 +276,6 @@ sequence_batching {
 """
 
 
-@pytest.mark.slow
 def test_models_of_every_kind_are_asked_as_they_must_be(tmp_path: Path) -> None:
     echo = ECHO.format(before="pass")
     started = ECHO.format(before='assert pb_utils.get_input_tensor_by_name(request, "START").as_numpy().item() == 1')

@@ -16,6 +16,8 @@ import pytest
 from tests.server.load import Load, busy
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # a server for each way
+
 ROUTE = "/edge-serve/reload"
 #: takes long to come up, so that requests have to wait for it
 SLOW = f"import time\ntime.sleep(0.7)\n{ADD_SUB}"

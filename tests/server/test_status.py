@@ -17,6 +17,8 @@ import pytest
 
 from tests.server.running import PATIENCE, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # a server for each state
+
 
 def status(server: Running) -> dict[str, Any]:
     code, body = server.get("/edge-serve/status")

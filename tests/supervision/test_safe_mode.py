@@ -38,6 +38,8 @@ from edge_serve.supervision.safe_mode import FILE, LOCK, CrashWatch, is_in_use
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start
 from tests.supervision.manager import find_ports, mailbox, ready, supervised
 
+pytestmark = pytest.mark.slow  # servers that die again and again
+
 #: kills the front end (its parent) while it loads, as a driver that takes the whole service down would
 KILLS = (
     ADD_SUB
@@ -66,7 +68,6 @@ def index(server: Running) -> dict[str, dict[str, str]]:
     return {entry["name"]: entry for entry in json.loads(server.post("/v2/repository/index")[1])}
 
 
-@pytest.mark.slow
 def test_the_model_that_kills_the_service_is_left_out_until_it_changes(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     bad = python_model(tmp_path / "models", "kills", KILLS)
@@ -286,7 +287,6 @@ def test_safe_mode_is_left_while_the_server_runs_and_stays_left_after_a_restart(
         assert "safe mode" not in server.log()
 
 
-@pytest.mark.slow
 def test_a_server_that_is_stopped_at_once_after_the_order_does_not_write_the_record_again(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "one")
     (tmp_path / FILE).write_text(as_text(THREE_DEATHS))
@@ -325,7 +325,6 @@ def test_leaving_safe_mode_loads_what_the_start_would_have_loaded_and_ensembles_
 IO = [("input", "INPUT0"), ("input", "INPUT1"), ("output", "OUTPUT0"), ("output", "OUTPUT1")]
 
 
-@pytest.mark.slow
 def test_deaths_with_clean_ends_between_them_leave_no_model_out(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
@@ -340,7 +339,6 @@ def test_deaths_with_clean_ends_between_them_leave_no_model_out(tmp_path: Path) 
         assert is_ready(server)
 
 
-@pytest.mark.slow
 def test_without_a_suspect_all_models_are_tried_again_after_a_while_and_at_the_next_boot(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
@@ -384,7 +382,6 @@ def test_a_record_that_could_not_be_written_is_written_later_and_at_the_end(tmp_
     assert from_text((tmp_path / FILE).read_text()).phase is StartPhase.ENDED
 
 
-@pytest.mark.slow
 def test_a_clean_end_is_no_death_and_a_second_server_counts_nothing(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]

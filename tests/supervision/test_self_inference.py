@@ -15,6 +15,8 @@ from edge_serve.supervision.self_inference import SelfInference
 from tests.golden.golden_files import add_sub
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # intervals of the server
+
 #: dead for the rest of its process once a file was there, as a CUDA context after an error
 DIES_INSIDE = "import os\nDEAD = []\n" + ADD_SUB.replace(
     "        replies = []",
@@ -102,7 +104,6 @@ def of_index(server: Running, model: str) -> dict[str, str]:
     return next(one for one in json.loads(server.post("/v2/repository/index")[1]) if one["name"] == model)
 
 
-@pytest.mark.slow
 def test_a_dead_device_is_found_behind_answers_from_the_cache(tmp_path: Path) -> None:
     fault = tmp_path / "fault"
     code = DIES_INSIDE.replace("FAULT", repr(str(fault)))

@@ -19,6 +19,8 @@ from edge_serve.workers.front.hangs import KILL_SECONDS
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model
 from tests.supervision.manager import Mailbox, Message, find_ports, mailbox, ready, supervised
 
+pytestmark = pytest.mark.slow  # times of the watchdog
+
 ages = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.floats(-60, 60))
 #: hangs when the first value is 666, with its interpreter well
 HANGS = ADD_SUB.replace(
@@ -86,7 +88,6 @@ def infer_aside(server: Running, model: str, value: int = 1) -> None:
     threading.Thread(target=ask, daemon=True).start()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["stopped", "blocked"])
 def test_a_hung_process_misses_its_watchdog(tmp_path: Path, fault: str) -> None:
     python_model(tmp_path / "models", "good")
@@ -127,7 +128,6 @@ def test_one_hung_model_is_restarted_and_the_service_continues(tmp_path: Path) -
         assert 'edge_serve_worker_restarts_total{model="good",version="1"} 0' in page
 
 
-@pytest.mark.slow
 def test_the_limit_of_a_model_s_own(tmp_path: Path) -> None:
     own = '\nparameters { key: "EDGE_SERVE_HANG_TIMEOUT_SECS" value { string_value: "0.5" } }\n'
     directory = python_model(tmp_path / "models", "hangs", HANGS)
@@ -170,7 +170,6 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path) -> None:
         assert not starves(box, 2.0)
 
 
-@pytest.mark.slow
 def test_workers_that_hang_and_cannot_be_ended_starve_it(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "hangs", HANGS)
     flags = [f"--model-repository={tmp_path}/models", "--hang-timeout-secs=0.5"]
@@ -188,7 +187,6 @@ def test_workers_that_hang_and_cannot_be_ended_starve_it(tmp_path: Path) -> None
             assert not Path(f"/proc/{pid}/exe").exists()
 
 
-@pytest.mark.slow
 def test_a_scheduler_that_sleeps_asks_for_a_restart_at_once(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flag = f"--model-repository={tmp_path}/models"

@@ -53,7 +53,9 @@ def device(installed: Service) -> Iterator[Service]:
         machine.put(f"/run/systemd/system/{unit}.service", text)
     machine.run(f"mkdir -p /var/lib/edge-device; chmod 755 {DEVICE}/edge-device; mount -t tmpfs tmpfs /boot")
     machine.run("systemctl daemon-reload")
-    machine.put("/run/edge-device/data.json", json.dumps({"lasting": True, "reason": ""}).encode())  # as the initrd does
+    machine.put(
+        "/run/edge-device/data.json", json.dumps({"lasting": True, "reason": ""}).encode()
+    )  # as the initrd does
     machine.put("/boot/root.json", Repository().root())
     document = {"schema": 1, "device": "edge-7", "fleet": "plant", "ring": "prod"}
     machine.put("/boot/device.json", json.dumps(document).encode())

@@ -14,6 +14,8 @@ import pytest
 from edge_serve.workers.front.workers import ProcessLimits
 from tests.workers.harness import config, request, run, serving, survives, values
 
+pytestmark = pytest.mark.slow  # workers that die again and again
+
 
 @pytest.mark.parametrize(
     ("deed", "reason"),
@@ -85,7 +87,6 @@ def test_a_stuck_interpreter_is_noticed(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.mark.slow
 def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, limits=ProcessLimits(silence=0.6)) as served:

@@ -18,6 +18,8 @@ from ota.store.lock import acquire_lock
 from tests.ota.report_server import ReportServer
 from tests.ota.site import ENVIRONMENT, Site, site
 
+pytestmark = pytest.mark.slow  # the whole way of a release, with a server
+
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -33,7 +35,6 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield found
 
 
-@pytest.mark.slow
 def test_the_way_of_a_release(device: Site) -> None:
     assert device.serving() == "1"
     device.publish(2)
@@ -165,7 +166,6 @@ def test_a_wrong_word_or_a_device_that_is_not_set_up_is_one_sentence(device: Sit
     assert "never ran here" in device.run("status", state_dir="/nowhere/state")
 
 
-@pytest.mark.slow
 def test_without_a_server_nothing_is_switched_and_the_error_says_so(device: Site, tmp_path: Path) -> None:
     device.publish(9)
     before = device.serving()

@@ -447,6 +447,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bad_models_say_why_and_the_others_are_served(tmp_path: Path, models: Path, backends: Path) -> None:
     good = add_sub(tmp_path / "models/good/1/model.onnx", ("N", 4), FLOAT).read_bytes()
     for name, (config, file, content, _) in BROKEN.items():

@@ -15,7 +15,7 @@ from tests.server.running import Running, running
 
 import torch  # isort: skip
 
-pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(180)]
 
 NETWORK = """
 platform: "pytorch_libtorch"

@@ -43,7 +43,7 @@ SETTINGS = {
 }
 
 #: a test may start a browser on a busy machine
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # a browser
 
 
 @pytest.fixture(scope="module")
