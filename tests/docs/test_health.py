@@ -18,6 +18,8 @@ from edge_serve.supervision.crash_loop import Record, StartPhase, Suspects, as_t
 from edge_serve.supervision.safe_mode import FILE
 from tests.server.running import ADD_SUB, Running, python_model, running, start
 
+pytestmark = pytest.mark.slow  # a server for each state
+
 PAGE = Path(__file__).parents[2] / "docs/health.md"
 BROKEN = "raise RuntimeError('broken on purpose')\n"
 #: loads, runs and is ready only while a file lets it

@@ -15,6 +15,8 @@ import pytest
 from edge_serve.workers.front.output import LONGEST_LINE
 from tests.server.running import PATIENCE, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # models that fail in every way
+
 #: `deed` is a statement; the batch has one request
 MODEL = """
 import os, pathlib, sys, threading, time
@@ -283,7 +285,6 @@ def test_a_process_that_a_model_forks_gets_an_error_when_it_calls_models(server:
     all_is_well(server)
 
 
-@pytest.mark.slow
 def test_a_gigabyte_of_output_is_counted_not_kept(server: Running) -> None:
     front_end = psutil.Process(server.process.pid)
     infer(server, "print('x')")

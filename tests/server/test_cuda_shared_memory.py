@@ -29,7 +29,7 @@ from tests.server.running import ADD_SUB, Running, python_model, running
 from tests.server.test_tensorrt import addsub
 from tests.server.test_tensorrt import write as write_plan
 
-pytestmark = [pytest.mark.gpu] if find_devices().found else []
+pytestmark = [pytest.mark.slow, pytest.mark.gpu] if find_devices().found else []
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = ROOT / "tests/stand_ins"
@@ -350,7 +350,6 @@ def test_worker_closes_a_region_that_is_unregistered(server: Running, client: Cl
         time.sleep(0.01)
 
 
-@pytest.mark.slow
 def test_worker_whose_device_is_lost_is_started_again(
     cudashm: Any, real: bool, prefix: list[str], tmp_path: Path
 ) -> None:
@@ -384,7 +383,6 @@ os._exit(0)
 """
 
 
-@pytest.mark.slow
 def test_client_that_died_fails_its_own_requests_alone(server: Running, client: Client, real: bool) -> None:
     paths = [] if real else [str(STAND_INS), str(ROOT)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

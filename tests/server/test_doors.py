@@ -21,6 +21,8 @@ from tests.server.running import FREE_PORTS, PATIENCE, Running, python_model, ru
 from tests.server.secured import Keys, UnixConnection, ask, tls
 from tests.server.test_commands import command
 
+pytestmark = pytest.mark.slow  # a server for each door and certificate
+
 LOAD = "/v2/repository/models/m/load"
 INFER = "/v2/models/m/infer"
 BODY = {"inputs": good_inputs()}
@@ -128,7 +130,6 @@ def test_web_pages_of_the_named_origin_may_read(server: Running, keys: Keys) -> 
         assert "access-control-allow-origin" not in other.headers
 
 
-@pytest.mark.slow
 def test_files_that_change_are_loaded_again(server: Running, keys: Keys) -> None:
     """Tokens hold at once for connections that are open; a new certificate is for new ones."""
     with closing(tls(server.http, keys.authority.client())) as client:

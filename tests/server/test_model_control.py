@@ -15,6 +15,8 @@ import pytest
 
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, python_model, running
 
+pytestmark = pytest.mark.slow  # a server for each mode
+
 TIMES_TEN = ADD_SUB.replace("a + b", "(a + b) * 10")
 ALL_VERSIONS = ADD_SUB_CONFIG + "version_policy { all {} }\n"
 
@@ -32,7 +34,6 @@ def first(answer: object) -> int:
     return int(document["outputs"][0]["data"][0])
 
 
-@pytest.mark.slow
 def test_polling_loads_replaces_and_unloads(tmp_path: Path) -> None:
     python_model(tmp_path, "first")
     flags = (f"--model-repository={tmp_path}", "--model-control-mode=poll", "--repository-poll-secs=1")
@@ -58,7 +59,6 @@ def test_polling_loads_replaces_and_unloads(tmp_path: Path) -> None:
         assert server.get("/v2/health/ready")[0] == 200
 
 
-@pytest.mark.slow
 def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path) -> None:
     """Nor does it keep itself from a repair, or from being removed."""
     python_model(tmp_path, "first")
@@ -116,7 +116,6 @@ def test_a_model_may_come_with_the_request_alone(tmp_path: Path) -> None:
         assert server.post("/v2/repository/models/%2E%2E/unload")[0] == 200  # it is not there, as any other
 
 
-@pytest.mark.slow
 def test_files_of_a_load_request_stay_as_long_as_they_serve(tmp_path: Path) -> None:
     """On the disk, too: they are not left to the garbage collector."""
     root, scratch = tmp_path / "models", tmp_path / "scratch"

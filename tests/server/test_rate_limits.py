@@ -14,6 +14,8 @@ import pytest
 from tests.forked import program
 from tests.server.running import FREE_PORTS, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # a server for each kind of limit
+
 SPAN = """
 import time
 import numpy as np
@@ -62,7 +64,6 @@ def test_instances_with_a_shared_resource_never_run_together(tmp_path: Path) -> 
         assert 'nv_inference_pending_request_count{model="a",version="1"} 0' in page
 
 
-@pytest.mark.slow
 def test_a_worker_that_dies_with_a_resource_gives_it_back(tmp_path: Path) -> None:
     python_model(tmp_path, "dies", SPAN.replace("time.sleep(0.01)", "import os; os._exit(1)"), config(1))
     python_model(tmp_path, "lives", SPAN, config(1))

@@ -15,6 +15,8 @@ from tests.golden.golden_files import add_sub
 from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Load, busy
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
+pytestmark = pytest.mark.slow  # releases under load
+
 #: tells what it was told about itself
 TELLS = ADD_SUB.replace(
     "    def execute",
@@ -130,7 +132,6 @@ def _metrics(server: Running) -> str:
     return server.get("/metrics", server.metrics)[1].decode()
 
 
-@pytest.mark.slow
 def test_bad_links_are_refused_and_the_old_version_serves(tmp_path: Path) -> None:
     """Also a worker that starts again after its link was turned: it finds the files of its own release."""
     release(tmp_path, "det", 16)

@@ -19,6 +19,8 @@ from tests.processes import started_here
 from tests.workers.harness import Recorder, config, request, run, serving, spec, survives
 from tests.yardstick import yardstick
 
+pytestmark = pytest.mark.slow  # hundreds of models
+
 
 @pytest.mark.parametrize(
     ("deed", "cls", "text"),
@@ -260,7 +262,6 @@ def test_stop_ends_everything(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.mark.slow
 def test_nothing_leaks_over_many_models(tmp_path: Path) -> None:
     """In the front end and in the worker, which stays because one model does."""
 
