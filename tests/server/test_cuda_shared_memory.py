@@ -367,6 +367,7 @@ def test_worker_whose_device_is_lost_is_started_again(
         with pytest.raises(InferenceServerException, match="cudaIpcOpenMemHandle failed with"):
             client.ask.infer("simple", [client.input("INPUT0", "a", 16), client.input("INPUT1", "b", 16)])
         server.wait_for_log("the worker ends because its device is lost")
+        server.wait_for_log("model simple is back in worker")
         client.ask.infer("simple", [client.input(name, "b", 16) for name in ("INPUT0", "INPUT1")])
         client.close()
 
