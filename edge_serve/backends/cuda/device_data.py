@@ -100,8 +100,9 @@ def copy(target: int, source: int, nbytes: int, device: int) -> None:
 
 @contextmanager
 def on_device(device: int, cuda: CudaApi | None = None) -> Iterator[CudaApi]:
-    """Let this thread use a device for a while: a model of the same thread may have chosen another one. A thread that
-    has chosen none is said to use device 0, on which setting it would make a context.
+    """Let this thread use a device for a while: a model of the same thread may have chosen another one, which is set
+    again at the end. For a thread that has chosen none CUDA names device 0, and to set that would make a context on it.
+    So a device that has no context is not set again.
 
     Args:
         cuda: None = as this process uses it.

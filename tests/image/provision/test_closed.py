@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.image.provision.board import MINIMAL, Board
+from tests.image.provision.test_reset import reset
 from tests.server.running import Running, running
 
 SETTINGS = "etc/edge-serve/conf.d/50-device.conf"
@@ -23,9 +24,7 @@ INDEX = "/v2/repository/index"
 
 def lose_data(board: Board) -> None:
     """Lose the data partition: /var is in memory, and /etc/edge-serve begins as the image's."""
-    for name in ("var", "run", "etc/edge-serve", "etc/edge-ota"):
-        shutil.rmtree(board.root / name, ignore_errors=True)
-    board.state.mkdir(parents=True)
+    reset(board)
     board.lasting = False
 
 
