@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,21 +41,33 @@ def run_page(page: str, folder: Path, base: Path | None, seconds: float) -> None
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the virtual environment that a new user has after the first command of the README."""
-    clone = tmp_path_factory.mktemp("clone")
+    """Make the virtual environment that a new user has after the first command of the README, once for all workers."""
+    own = tmp_path_factory.getbasetemp()
+    clone = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "clone"
+    made = clone.with_name("clone_is_made")
+    with clone.with_name("clone_lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            make_environment(clone)
+            made.touch()
+    return clone / ".venv"
+
+
+def make_environment(clone: Path) -> None:
+    """Make a copy of the checkout with its environment."""
+    shutil.rmtree(clone, ignore_errors=True)
     copy_checkout(clone, models=False)
     subprocess.run(["make", "-s", ".venv/serve"], cwd=clone, check=True, stdout=subprocess.DEVNULL)
     # venv's own setuptools, which Python 3.12 has no more, is older than pyproject.toml asks for. The environments of
     # the pages see this one's packages, and so do the builds that pip isolates
     subprocess.run([clone / ".venv/bin/python", "-m", "pip", "uninstall", "-q", "-y", "setuptools"], check=True)
-    return clone / ".venv"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", WITH_COMMANDS)
-def test_page(page: str, tmp_path: Path, installed: Path) -> None:
-    run_page(page, tmp_path, None if page in FRESH else installed, 600)
+def test_page(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    run_page(page, tmp_path, None if page in FRESH else request.getfixturevalue("installed"), 600)
 
 
 def test_every_command_is_in_a_block_that_is_run_or_has_a_reason() -> None:
