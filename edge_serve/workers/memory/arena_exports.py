@@ -20,7 +20,7 @@ from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.memory.cuda_regions import CudaRegion
 from edge_serve.workers.memory.regions import Region
 from edge_serve.workers.wire.frames import FrameKind, frame, json_frame
-from edge_serve.workers.wire.layout import OFFSET_BITS
+from edge_serve.workers.wire.layout import OFFSET_BITS, OFFSET_MASK
 
 Send = Callable[[bytes, Sequence[int]], None]
 
@@ -65,6 +65,7 @@ class ArenaExports:
     def _in_region(self, region: object, offset: int) -> int:
         """Return the place of an offset in a region, and send the region if the worker does not know it."""
         assert isinstance(region, Region | CudaRegion), "a region by its name, expected a Region"
+        assert offset <= OFFSET_MASK, "a place in another region"
         number = self._regions.get(region)
         if number is None:
             number, self._next_number = self._next_number, self._next_number + 1

@@ -17,12 +17,21 @@ from typing import Any
 
 from edge_serve.aio.offload import offload
 from edge_serve.devices.device import Gpus
-from edge_serve.errors import AlreadyExists, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.errors import (
+    AlreadyExists,
+    EdgeServeError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    with_advice,
+)
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import CudaRegionStatus, Place, RegionStatus
 from edge_serve.messages.tensors import Shared
 from edge_serve.workers.memory.cuda_regions import CudaRegion, check_region, try_handle
 from edge_serve.workers.wire.frames import FrameKind
+from edge_serve.workers.wire.layout import OFFSET_MASK
 
 #: each costs a descriptor here and in each worker that uses it
 MOST_REGIONS = 1024
@@ -235,13 +244,17 @@ def _file_name(name: str, key: str) -> str:
 
 
 def _check(fd: int, name: str, offset: int, byte_size: int) -> None:
-    """Check that the part is in the file, and could be mapped.
+    """Check that the part is in the file, could be mapped, and has offsets that the workers' frames can express.
 
     Raises:
         InvalidArgument: with the words that Triton has for what its `mmap` refuses.
     """
-    if offset + byte_size > os.fstat(fd).st_size:
-        raise InvalidArgument(f"failed to register shared memory region '{name}': invalid args")
+    end = offset + byte_size
+    invalid = f"failed to register shared memory region '{name}': invalid args"
+    if end > os.fstat(fd).st_size:
+        raise InvalidArgument(invalid)
+    if end > OFFSET_MASK:  # the bits above number the region: such an offset would be in another one
+        raise InvalidArgument(with_advice(invalid, f"it ends at byte {end}, expected at most {OFFSET_MASK}"))
     if not byte_size or offset % mmap.ALLOCATIONGRANULARITY:
         raise InvalidArgument(
             f"failed to register shared memory region '{name}': unable to process address spaceInvalid argument"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.shared_memory import NamedRegions, RegionStatus
 from edge_serve.messages.tensors import DataType, Shared, Unseen
 from edge_serve.workers.memory import regions as regions_module
+from edge_serve.workers.memory.pages import PAGE
 from edge_serve.workers.memory.regions import Region, SharedMemoryRegions
 
 
@@ -81,6 +83,25 @@ def test_regions_that_cannot_be_registered(
     assert regions.status("") == []
     del refusal
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 1 << 44), ((1 << 44) - PAGE, PAGE), (1 << 44, 64), (2 << 44, 64)])
+def test_a_region_whose_offsets_would_name_another_one_is_refused(offset: int, size: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="edge-serve-test-", dir="/dev/shm") as memory:
+        file = Path(memory, "k")
+        file.touch()
+        os.truncate(file, (2 << 44) + PAGE)  # it is sparse: a client needs no memory for it
+        regions = SharedMemoryRegions(memory)
+
+        with pytest.raises(InvalidArgument) as refusal:
+            regions.register("r", "k", offset, size)
+
+        assert refusal.value.message == (
+            f"failed to register shared memory region 'r': invalid args; it ends at byte {offset + size}, expected at "
+            "most 17592186044415"
+        )
+        regions.register("r", "k", (1 << 44) - PAGE, PAGE - 1)
+        assert regions.find("r", PAGE - 2, 1).offset == (1 << 44) - 2
 
 
 def test_a_region_has_a_name(regions: SharedMemoryRegions) -> None:
