@@ -24,6 +24,9 @@ from edge_serve.workers.wire.layout import OFFSET_BITS, OFFSET_MASK
 
 Send = Callable[[bytes, Sequence[int]], None]
 
+#: a place has 64 bits
+_HIGHEST_NUMBER = (1 << (64 - OFFSET_BITS)) - 1
+
 
 class ArenaExports:
     """The front end's side: the arenas that one worker process knows.
@@ -68,12 +71,20 @@ class ArenaExports:
         assert offset <= OFFSET_MASK, "a place in another region"
         number = self._regions.get(region)
         if number is None:
-            number, self._next_number = self._next_number, self._next_number + 1
+            number = self._take_number()
             self._regions[region] = number
             ending = self._endings[number] = weakref.finalize(region, self._remove_region, number)
             ending.atexit = False
             self._send(json_frame(region.kind, number, region.value()), region.fds)
         return number << OFFSET_BITS | offset
+
+    def _take_number(self) -> int:
+        """Return a number that names neither an arena nor a region now. A number is used again as late as possible."""
+        while True:
+            number = self._next_number
+            self._next_number = number % _HIGHEST_NUMBER + 1
+            if number not in self._endings and number not in self._known.values():
+                return number
 
     def _remove_region(self, number: int) -> None:
         del self._endings[number]
@@ -98,7 +109,7 @@ class ArenaExports:
             fd = os.open(f"/proc/self/fd/{arena.fd}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # closed, or no descriptor is left
             return 0
-        number, self._next_number = self._next_number, self._next_number + 1
+        number = self._take_number()
         self._known[arena] = number
         arena.on_close.append(self._remove)
         try:

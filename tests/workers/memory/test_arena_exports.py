@@ -16,11 +16,12 @@ from edge_serve.messages.tensors import DataType, Handle, InferTensor, Shared, U
 from edge_serve.workers.child.memory import arena_imports
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.front.workers import OpenedModel
+from edge_serve.workers.memory import arena_exports
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.regions import SharedMemoryRegions
 from edge_serve.workers.wire.frames import FrameKind, parse_header
-from edge_serve.workers.wire.layout import OFFSET_BITS
+from edge_serve.workers.wire.layout import OFFSET_BITS, TENSOR
 from tests.workers.harness import config, request, run, serving, values
 
 COUNT = 100_000
@@ -197,6 +198,52 @@ def test_a_region_is_sent_once_and_revoked_with_its_last_reference(tmp_path: Pat
     exports.close()
     own.close()
     other.close()
+
+
+def test_numbers_that_are_not_in_use_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may register a region for each request."""
+    monkeypatch.setattr(arena_exports, "_HIGHEST_NUMBER", 4)
+    (tmp_path / "k").write_bytes(bytes(64))
+    regions = SharedMemoryRegions(str(tmp_path))
+    sent = Sent()
+    exports = ArenaExports(sent)
+    other = Arena("other", Budget(1 << 24))
+
+    def export(name: str) -> int:
+        regions.register(name, "k", 0, 64)
+        (output,) = exports.export_places([RequestedOutput("y", place=regions.find(name, 8, 4))])
+        assert output.place is not None
+        return output.place.offset >> OFFSET_BITS
+
+    numbers = [export("first")]
+    exports.export([lent(other)[1]], None)
+    for _ in range(4):
+        numbers.append(export("again"))
+        regions.unregister("again")
+    regions.unregister("first")
+    other.close()
+    numbers += [export(name) for name in "abcd"]
+
+    assert numbers == [1, 3, 4, 3, 4, 1, 2, 3, 4]
+    assert sent.frames[1] == (FrameKind.ARENA, 2)
+    exports.close()
+
+
+def test_the_highest_number_of_a_region_fits_into_a_frame(tmp_path: Path) -> None:
+    (tmp_path / "k").write_bytes(bytes(64))
+    regions = SharedMemoryRegions(str(tmp_path))
+    regions.register("r", "k", 0, 64)
+    exports = ArenaExports(Sent())
+    exports._next_number = arena_exports._HIGHEST_NUMBER
+    there = regions.find("r", 8, 4)
+
+    (placed,) = exports.export(
+        [Shared("x", DataType.INT32, (1,), Unseen.buffer(4), -1, there.region, there.offset)], None
+    )
+
+    assert len(TENSOR[0].pack(0, 0, 0, 0, placed.offset, 4)) == TENSOR[0].size
+    assert exports._next_number == 1
+    exports.close()
 
 
 def test_no_region_is_announced_after_the_end(tmp_path: Path) -> None:
