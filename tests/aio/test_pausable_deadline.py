@@ -17,21 +17,35 @@ def test_deadline_expires_once() -> None:
     run(work())
 
 
-def test_the_time_of_holds_does_not_count_also_when_they_overlap() -> None:
+def test_the_time_of_pauses_does_not_count() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         patience = PausableDeadline(loop, 0.05, over.set)
-        patience.set_paused(True)
-        patience.set_paused(True)
         patience.set_paused(False)
+        patience.set_paused(True)
+        patience.set_paused(True)
         await asyncio.sleep(0.15)
         assert not over.is_set()
+        assert 0 < patience.left() <= 0.05
 
         started = loop.time()
         patience.set_paused(False)
         await over.wait()
         assert loop.time() - started > 0.02
+        assert patience.left() == 0
+
+    run(work())
+
+
+def test_a_deadline_may_begin_with_a_pause() -> None:
+    async def work() -> None:
+        over = asyncio.Event()
+        deadline = PausableDeadline(asyncio.get_running_loop(), 0.0, over.set, paused=True)
+        await asyncio.sleep(0.01)
+        assert not over.is_set()
+        deadline.set_paused(False)
+        await over.wait()
 
     run(work())
 

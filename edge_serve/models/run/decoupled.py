@@ -43,13 +43,21 @@ class _Stream:
 
 @slotted
 class _Open:
-    """The open streams of one batch, by position in the batch. `deadline` ends after the model's
-    `execution_timeout_ms`."""
+    """The open streams of one batch, by position in the batch.
+
+    Attributes:
+        deadline: ends after the model's `execution_timeout_ms`. It starts when `execute` has returned; until then, the
+            channel limits the batch.
+    """
 
     instance: int
     streams: dict[int, _Stream]
     since_ns: int
     deadline: PausableDeadline | None = None
+
+    def is_paused(self) -> bool:
+        """Return whether a stream is paused: the time does not count."""
+        return any(stream.paused for stream in self.streams.values())
 
     def cancel_deadline(self) -> None:
         """Cancel the timeout: all streams have ended."""
@@ -175,9 +183,7 @@ class DecoupledDriver(Driver):
     def _begins(self, instance: int, batch_id: int, jobs: list[Job]) -> None:
         now = self._clock.now_ns()
         streams = {job.position: _Stream(job, 0, now) for job in jobs}
-        opened = self._open[batch_id] = _Open(instance, streams, now)
-        if self.model.timeout:
-            opened.deadline = PausableDeadline(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
+        self._open[batch_id] = _Open(instance, streams, now)
 
     def _stream(self, batch_id: int, position: int) -> _Stream | None:
         opened = self._open.get(batch_id)
@@ -190,15 +196,10 @@ class DecoupledDriver(Driver):
             stream.paused = paused
             self.model.set_paused(opened.instance, batch_id, position, paused)
             if opened.deadline is not None:
-                opened.deadline.set_paused(paused)
+                opened.deadline.set_paused(opened.is_paused())
 
     def _on_overrun(self, batch_id: int) -> None:
-        """Fail the streams that are still open after `execution_timeout_ms`.
-
-        While `execute` itself has not returned, the channel ends the worker instead.
-        """
-        if batch_id in self._batches:
-            return
+        """Fail the streams that are still open after `execution_timeout_ms`."""
         opened = self._open.pop(batch_id, None)
         if opened is None:
             return
@@ -216,6 +217,10 @@ class DecoupledDriver(Driver):
     def _answer(self, jobs: list[Job], reply: BatchReply) -> None:
         super()._answer(jobs, reply)
         self._release_ended(reply.batch_id)
+        opened = self._open.get(reply.batch_id)
+        if opened is not None and self.model.timeout:
+            overrun = partial(self._on_overrun, reply.batch_id)
+            opened.deadline = PausableDeadline(self._loop, reply.left, overrun, paused=opened.is_paused())
 
     def _release(self, batch_id: int, lease: Lease | None) -> None:
         """Release the memory of inputs, once the batch does not run any more."""

@@ -82,8 +82,10 @@ class Channel:
         self._pending: dict[int, PendingBatch] = {}
         self._granted: dict[int, Slot] = {}
         self._dead = False
-        #: responses of a decoupled model so far, and how many of its streams are told to wait now
-        self.partials = self.paused = 0
+        #: responses of a decoupled model so far
+        self.partials = 0
+        #: batch -> its paused streams, by position; perhaps of a batch that is still to be sent
+        self.paused: dict[int, set[int]] = {}
 
     # ---- to the worker --------------------------------------------------------------------------------------------
 
@@ -217,20 +219,26 @@ class Channel:
         self._send_control(frame(FrameKind.CANCEL, batch_id, CANCELLATION.pack(self.number, index)))
 
     def set_paused(self, batch_id: int, index: int, paused: bool) -> None:
-        """Pause or resume the sender of a decoupled model's stream, and its time limit."""
+        """Pause or resume the sender of a decoupled model's stream, and the time limit of its batch."""
+        streams = self.paused.setdefault(batch_id, set())
+        if paused:
+            streams.add(index)
+        else:
+            streams.discard(index)  # it may have been paused in the process before this one
+        if not streams:
+            del self.paused[batch_id]
         pending = self._pending.get(batch_id)
         if pending is not None and pending.timer is not None:
-            pending.timer.set_paused(paused)
-        # a stream may have been paused in the process before this one
-        self.paused = max(0, self.paused + (1 if paused else -1))
+            pending.timer.set_paused(batch_id in self.paused)
         kind = FrameKind.PAUSE if paused else FrameKind.RESUME
         self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
 
     def _limit_oldest(self) -> None:
         """Start the time limit of the oldest batch, once the worker has it. A batch behind it does not run yet."""
-        oldest = next(iter(self._pending.values()), None)
+        batch_id, oldest = next(iter(self._pending.items()), (0, None))
         if oldest is not None and oldest.timer is None and not oldest.preparing:
-            oldest.timer = PausableDeadline(self._loop, self._link.timeout, self._on_overrun)
+            paused = batch_id in self.paused
+            oldest.timer = PausableDeadline(self._loop, self._link.timeout, self._on_overrun, paused=paused)
 
     def _on_overrun(self) -> None:
         self.restart(f"a batch ran longer than the model's execution_timeout_ms ({self._link.timeout * 1000:g})")
@@ -263,6 +271,7 @@ class Channel:
         replies, in_slot = decode_answers(self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot)
         del self._pending[batch_id]
         self._link.poll_policy.out -= 1
+        left = self._link.timeout if pending.timer is None else pending.timer.left()
         if pending.timer is not None or pending.copies is not None:
             pending.release()
             if self._link.timeout:
@@ -281,7 +290,7 @@ class Channel:
         unsent = pending.refused or ()
         self._link.listener.on_reply(
             self.instance,
-            BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead, unsent),
+            BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead, unsent, left),
         )
 
     def _ungrant(self, tokens: Sequence[int], lease: Lease | None) -> None:

@@ -69,7 +69,7 @@ class Scene:
         self.driver.on_partial(0, self.batch, 0, Reply(), final, None)
 
     def return_from_execute(self) -> None:
-        self.driver.on_reply(0, BatchReply(self.batch, 10, 20, 30, 40, [Reply()]))
+        self.driver.on_reply(0, BatchReply(self.batch, 10, 20, 30, 40, [Reply()], left=self.model.timeout))
 
 
 def play(story: Callable[[], None]) -> None:
@@ -176,6 +176,29 @@ def test_the_time_in_which_a_stream_is_held_does_not_count() -> None:
         error = scene.responses[-1].error
         assert error is not None
         assert "execution_timeout_ms (100)" in error.message
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_the_time_of_a_stream_goes_on_from_what_execute_left(paused: bool) -> None:
+    """Also if the batch waited longer than that before it was sent: for the rate limiter, or for memory."""
+
+    async def work() -> None:
+        scene = Scene(timeout=0.02)
+        if paused:
+            scene.job.set_paused(True)
+        await asyncio.sleep(0.05)
+        assert not scene.responses, "the channel limits the batch until it is answered"
+        scene.return_from_execute()
+        if paused:
+            await asyncio.sleep(0.05)
+            assert not scene.responses
+            scene.job.set_paused(False)
+        while not scene.responses:
+            await asyncio.sleep(0.001)
+        assert scene.responses[0].final
+        assert scene.driver.in_flight() == 0
 
     asyncio.run(asyncio.wait_for(work(), 10))
 

@@ -368,6 +368,24 @@ def test_time_limit_of_a_batch_starts_when_the_one_before_it_is_answered() -> No
     run(work())
 
 
+def test_time_limit_of_a_batch_does_not_run_while_one_of_its_streams_is_paused() -> None:
+    async def work() -> None:
+        async with peer(config(decoupled=True)) as made:
+            made.link.timeout = 0.05
+            made.channel.set_paused(1, 0, True)  # before it is sent: it waits for the rate limiter
+            made.channel.set_paused(1, 1, True)
+            made.channel.execute(1, [request(), request()])
+            made.channel.set_paused(1, 0, False)
+            await asyncio.sleep(0.1)
+            assert not made.broken
+            made.theirs.sendall(made.reply(await made.receive(), [Reply(), Reply()]))
+            assert 0.04 < (await made.listener.reply()).left <= 0.05
+            made.channel.set_paused(1, 1, False)
+            assert not made.channel.paused
+
+    run(work())
+
+
 def test_frames_that_no_worker_sends_are_reported() -> None:
     async def work() -> None:
         for wrong in (

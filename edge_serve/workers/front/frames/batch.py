@@ -157,6 +157,7 @@ class BatchReply:
         each: the requests were executed one after the other; the marks are of all of them together.
         last: its worker is dead, and `on_lost` follows: the instance is not idle.
         unsent: positions of the requests that were not sent to the worker.
+        left: seconds that the streams of a decoupled model have left of its `execution_timeout_ms`.
     """
 
     batch_id: int
@@ -169,6 +170,7 @@ class BatchReply:
     each: bool = False
     last: bool = False
     unsent: Collection[int] = ()
+    left: float = 0.0
 
 
 def decode_answers(
