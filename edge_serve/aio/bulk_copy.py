@@ -6,6 +6,7 @@ import asyncio
 import mmap
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from edge_serve.aio.offload import Threads
@@ -47,8 +48,10 @@ def return_pages(unused: Buffer) -> None:
 
 
 def release_later(unused: object) -> None:
-    """Let a thread have the last reference to something large, because to return its memory may take long."""
-    _threads.start(_nothing, unused)
+    """Let a thread have the last reference to something large, because to return its memory may take long. A machine
+    without threads leaves it to the caller."""
+    with suppress(OSError):
+        _threads.start(_nothing, unused)
 
 
 def _nothing(unused: object) -> None:
@@ -58,16 +61,14 @@ def _nothing(unused: object) -> None:
 def work(nbytes: int, job: Callable[[], Any], done: Done) -> None:
     """Do `job`, which touches `nbytes`, and then call `done` on the loop with what it raised.
 
-    A short job is done before this returns, and so is any where no loop runs.
+    A short job is done before this returns. So is any where no loop runs, and where no thread can be started: the loop
+    can do the job, and nothing that depends on its outcome is lost.
     """
-    if nbytes <= MOST_AT_ONCE or not _is_in_loop():
-        done(_outcome(job))
-        return
-
-    def finished(future: asyncio.Future[Exception | None]) -> None:
-        done(future.result())
-
-    _threads.start(_outcome, job).add_done_callback(finished)
+    if nbytes > MOST_AT_ONCE and _is_in_loop():
+        with suppress(OSError):
+            _threads.start(_outcome, job).add_done_callback(lambda future: done(future.result()))
+            return
+    done(_outcome(job))
 
 
 def _is_in_loop() -> bool:

@@ -55,6 +55,7 @@ class Threads:
             OSError: there is no thread, and the machine lets none start now.
         """
         loop = asyncio.get_running_loop()
+        self._need_thread()
         future: asyncio.Future[T] = loop.create_future()
 
         def job() -> None:
@@ -68,11 +69,6 @@ class Threads:
                 _report(loop, _succeed, future, result)
 
         self._jobs.put(job)
-        try:
-            self._need_thread()
-        except OSError:
-            future.cancel()
-            raise
         return future
 
     def _need_thread(self) -> None:

@@ -7,12 +7,15 @@ import errno
 import gc
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from edge_serve.aio import bulk_copy
+from edge_serve.aio.offload import Threads
 from edge_serve.errors import Unavailable
 from edge_serve.workers.memory.arena import Arena, Budget, Slot, trim_idle
 from edge_serve.workers.memory.extents import Extents
@@ -201,6 +204,28 @@ def test_a_large_slot_without_memory_says_so_later(
 
     asyncio.run(story())
     assert (budget.used, arena.used_bytes) == (0, 0)
+
+
+def test_a_machine_without_threads_still_has_slots_and_gets_its_memory_back(
+    arena: Arena, budget: Budget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def story() -> None:
+        monkeypatch.setattr(bulk_copy, "_threads", Threads("test", 1))
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        for _ in range(2 * budget.limit // (16 * MIB)):
+            slot = arena.allocate(16 * MIB)
+            assert slot.is_ready
+            slot.release()
+        arena.age()
+        arena.age()
+        assert await arena.trim() == 16 * MIB
+        arena.close()
+        assert (budget.used, arena._file) == (0, -1)
+
+    asyncio.run(story())
 
 
 def test_acquired_pieces_keep_their_pages_beyond_the_slots(arena: Arena, budget: Budget) -> None:
