@@ -34,12 +34,17 @@ TRIM_BYTES = 64 << 20
 #: bytes of a label that the kernel takes are 249 (memfd_create(2))
 _LONGEST_LABEL = 200
 
-#: the state of a page: it has no memory; it has, and was used in this period, the last one, or neither
-_COLD, _USED, _IDLE = 0, 1, 3
-_IDLE_RUN = re.compile(b"\x03+")
+# The state of a page is a byte. 0: it has no memory. 1, 2, 3: it has, and was used in this period, the last one, or
+# neither. 4: it may have memory, because a thread failed to reserve or to return it.
+
+#: what a slot has to reserve
+_UNRESERVED = re.compile(b"[\x00\x04]")
+_RESERVE = bytes.maketrans(b"\x00\x04", b"\x01\x01")
+#: what can be returned
+_IDLE_RUN = re.compile(b"[\x03\x04]+")
 #: with so many touched pages free, those that were free for one whole period are idle: much takes long to return
 _MANY = (256 << 20) // PAGE
-_SOON_IDLE_RUN = re.compile(b"[\x02\x03]+")
+_SOON_IDLE_RUN = re.compile(b"[\x02-\x04]+")
 _AGE = bytes.maketrans(b"\x01\x02", b"\x02\x03")
 
 
@@ -211,7 +216,7 @@ class Arena:
         self._file = self.fd
         self._budget = budget
         self._extents = Extents(self.size // PAGE)
-        #: of each page up to the highest that has memory: _COLD, or how long it was not used
+        #: of each page up to the highest that may have memory
         self._states = bytearray()
         #: jobs of threads on the file
         self._jobs = 0
@@ -255,10 +260,10 @@ class Arena:
         end, states = start + pages, self._states
         if end > len(states):
             states += bytes(end - len(states))
-        cold = states.find(_COLD, start, end)
+        unreserved = _UNRESERVED.search(states, start, end)
         states[start:end] = b"\x01" * pages
-        if cold >= 0:
-            self._populate(slot, cold, end)
+        if unreserved is not None:
+            self._populate(slot, unreserved.start(), end)
         return slot
 
     def _populate(self, slot: Slot, start: int, end: int) -> None:
@@ -269,6 +274,8 @@ class Arena:
 
         def done(error: Exception | None) -> None:
             self._jobs -= 1
+            if error is not None:
+                self._states[start:end] = b"\x04" * (end - start)
             slot.populated(self._no_memory(slot, error))
             self._tear_down()
 
@@ -352,7 +359,7 @@ class Arena:
         self._returning -= 1
         for first, pages in runs:
             self._extents.release(first, pages)
-            self._states[first : first + pages] = bytes(pages) if error is None else b"\x01" * pages
+            self._states[first : first + pages] = bytes(pages) if error is None else b"\x04" * pages
         end = len(self._states.rstrip(b"\0"))
         del self._states[end:]
         if not end:
@@ -388,7 +395,7 @@ class Arena:
             if error is None and self.fd >= 0:
                 states = self._states
                 states += bytes(max(0, pages - len(states)))
-                states[first:pages] = states[first:pages].replace(b"\0", b"\1")
+                states[first:pages] = states[first:pages].translate(_RESERVE)
                 self._budget.warm.add(self)
             done(error)
             self._tear_down()

@@ -17,9 +17,10 @@ import pytest
 from edge_serve.aio import bulk_copy
 from edge_serve.aio.offload import Threads
 from edge_serve.errors import Unavailable
+from edge_serve.workers.memory import arena as arena_module
 from edge_serve.workers.memory.arena import Arena, Budget, Slot, trim_idle
 from edge_serve.workers.memory.extents import Extents
-from edge_serve.workers.memory.pages import PAGE
+from edge_serve.workers.memory.pages import PAGE, punch
 
 MIB = 1 << 20
 
@@ -204,6 +205,69 @@ def test_a_large_slot_without_memory_says_so_later(
 
     asyncio.run(story())
     assert (budget.used, arena.used_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("size", [PAGE, 16 * MIB])
+def test_pages_whose_memory_was_refused_are_reserved_again_and_returned(
+    arena: Arena, budget: Budget, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    reserve = os.posix_fallocate
+
+    def half(fd: int, offset: int, length: int) -> None:
+        if offset >= 8 * MIB or size == PAGE:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(fd, offset, length)
+
+    async def refused() -> bool:
+        try:
+            slot = arena.allocate(size)
+        except Unavailable:
+            return True
+        await ready(slot)
+        slot.release()
+        return slot.error is not None
+
+    async def story() -> None:
+        monkeypatch.setattr(os, "posix_fallocate", half)
+        assert await refused()
+        assert await refused()
+        reached = memory_of(arena)
+        assert reached == (0 if size == PAGE else 8 * MIB)
+        assert await arena.trim() == size
+        assert (memory_of(arena), budget.used, budget.warm) == (0, 0, set())
+        assert await refused()
+        monkeypatch.setattr(os, "posix_fallocate", reserve)
+        slot = arena.allocate(size)
+        await ready(slot)
+        assert memory_of(arena) == size
+        slot.release()
+
+    asyncio.run(story())
+
+
+def test_pages_that_the_kernel_did_not_take_are_reserved_again_and_returned_later(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int, runs: list[tuple[int, int]]) -> None:
+        punch(fd, [(runs[0][0], runs[0][1] // 2)])
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def story() -> None:
+        arena.allocate(MIB).release()
+        arena.age()
+        arena.age()
+        with monkeypatch.context() as patch:
+            patch.setattr(arena_module, "punch", fail)
+            with pytest.raises(OSError, match="Input/output error"):
+                await arena.trim()
+        assert memory_of(arena) == MIB // 2
+        slot = arena.allocate(MIB // 4)
+        assert memory_of(arena) == MIB // 4 * 3
+        assert await arena.trim() == MIB // 4 * 3
+        assert memory_of(arena) == MIB // 4
+        slot.release()
+
+    asyncio.run(story())
 
 
 def test_a_machine_without_threads_still_has_slots_and_gets_its_memory_back(
