@@ -98,7 +98,12 @@ class Link:
         self.large = self.row_bytes * self.layout.most_rows > INLINE_BYTES and not self.layout.decoupled
 
     def learn(self, nbytes: int, rows: int) -> None:
-        """Adapt `row_bytes` to a batch with large outputs: at once where they grow, slowly where they shrink."""
+        """Adapt `row_bytes` to a batch with large outputs: at once where they grow, slowly where they shrink.
+
+        Args:
+            rows: of the batch; 0 = they were not counted, because its outputs were not expected to be large.
+        """
         if not self.layout.row_bytes and not self.layout.decoupled:
-            self.row_bytes = max(-(-nbytes // max(rows, 1)), self.row_bytes * 7 // 8)
             self.large = True
+            if rows:
+                self.row_bytes = max(-(-nbytes // rows), self.row_bytes * 7 // 8)

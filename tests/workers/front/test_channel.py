@@ -23,7 +23,7 @@ from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, PARTIAL_HEAD, SLOT, FrameKind, frame
-from edge_serve.workers.wire.layout import TensorLayout
+from edge_serve.workers.wire.layout import TensorLayout, padded
 from tests.workers.harness import Recorder, config, request, run, values
 
 
@@ -239,25 +239,33 @@ def test_a_slot_that_was_not_needed_is_free_again() -> None:
     run(work())
 
 
-def test_room_is_asked_for_once_and_expected_afterwards() -> None:
+def test_room_is_asked_for_and_expected_afterwards() -> None:
+    """The first demand says that outputs are large, and the second how large those of a row are."""
+    rows, row_bytes = 8, padded(100_000)
+
+    async def ask_for_room(made: Peer, batch_id: int) -> None:
+        made.channel.execute(batch_id, [request()] * rows)
+        batch = await made.receive()
+        assert batch.slot_capacity == 0
+        made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, batch_id, NEED.pack(rows * row_bytes, 9, False)))
+        while not made.control:
+            await asyncio.sleep(0.001)
+        number, token, offset, capacity = _slot(made.control.pop())
+        assert (number, token, capacity) == (4, 9, rows * row_bytes)
+        replies = [output(100_000) for _ in range(rows)]
+        made.theirs.sendall(made.reply(batch, replies, lambda b, n, u: (token, offset, capacity)))
+        reply = await made.listener.reply()
+        assert reply.lease is not None
+        reply.lease.release()
+
     async def work() -> None:
         async with peer(config(dims=-1)) as made:
-            made.channel.execute(1, [request()])
+            await ask_for_room(made, 1)
+            await ask_for_room(made, 2)
+            made.channel.execute(3, [request()] * rows)
             batch = await made.receive()
-            assert batch.slot_capacity == 0
-            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 1, NEED.pack(100_000, 9, False)))
-            while not made.control:
-                await asyncio.sleep(0.001)
-            number, token, offset, capacity = SLOT.unpack_from(made.control[0], HEADER_SIZE)
-            assert (number, token, capacity) == (4, 9, 100_000)
-            made.theirs.sendall(made.reply(batch, [output(100_000)], lambda b, n, u: (token, offset, capacity)))
-            reply = await made.listener.reply()
-            assert reply.lease is not None
-            reply.lease.release()
-            made.channel.execute(2, [request()])
-            batch = await made.receive()
-            assert batch.slot_capacity >= 100_000
-            made.theirs.sendall(made.reply(batch, [output(64)]))
+            assert batch.slot_capacity == rows * row_bytes
+            made.theirs.sendall(made.reply(batch, [output(64)] * rows))
             await made.listener.reply()
 
     run(work())
