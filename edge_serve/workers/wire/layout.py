@@ -68,8 +68,8 @@ def _row_bytes(config: dict[str, Any]) -> int:
 #: name (None: not in the configuration), type, shape, place, position, bytes
 Described = tuple[str | None, DataType, Shape, int, int, int]
 
-#: blocks that are remembered for each model; beyond that they change all the time, and memory is not free. The table is
-#: cleared at the limit, not a `Memo`: in a worker, the threads of all instances share it
+#: blocks, and sets of outputs, that are remembered for each model; beyond that they change all the time, and memory is
+#: not free. The table is cleared at the limit, not a `Memo`: in a worker, the threads of all instances share it
 _REMEMBERED = 512
 _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError)
 
@@ -184,6 +184,8 @@ class TensorLayout:
 
     def names_of(self, mask: int) -> tuple[str, ...]:
         """Return the outputs whose bits are set, and list them."""
+        if len(self.listed) >= _REMEMBERED:  # clients choose the sets
+            self.listed = {0: self.outputs}
         names = self.listed[mask] = tuple(name for name, bit in self.output_bit.items() if bit & mask)
         return names
 

@@ -6,7 +6,7 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.wire.layout import TensorLayout
+from edge_serve.workers.wire.layout import _REMEMBERED, TensorLayout
 
 SIZE = {"name": "SIZE", "is_shape_tensor": True}
 ROWS = {"name": "ROWS"}
@@ -22,3 +22,14 @@ def test_rows_are_those_of_an_input_that_is_no_shape_tensor(max_batch_size: int,
     inputs = [InferTensor(name, DataType.INT32, SHAPES[name], b"") for name in given.split()]
 
     assert layout.rows(InferRequest("m", inputs=inputs)) == rows
+
+
+def test_sets_of_outputs_that_clients_ask_for_are_not_listed_without_end() -> None:
+    layout = TensorLayout({"output": [{"name": f"Y{number}"} for number in range(24)]})
+
+    for mask in range(1, 3 * _REMEMBERED):
+        assert len(layout.listed.get(mask) or layout.names_of(mask)) == mask.bit_count()
+        assert len(layout.listed) <= _REMEMBERED
+
+    assert layout.listed[0] == layout.outputs
+    assert layout.names_of(0b101) == ("Y0", "Y2")
