@@ -123,6 +123,7 @@ def test_many_outputs_are_listed_by_name() -> None:
     layout = TensorLayout({"output": [{"name": name, "data_type": "TYPE_INT32", "dims": [1]} for name in names]})
     sent = InferRequest("echo", outputs=[RequestedOutput("O3"), RequestedOutput("O99")])
     assert list(there(sent, layout=layout).requests[0].requested_outputs) == ["O3", "O99"]
+    assert list(there(InferRequest("echo"), layout=layout).requests[0].requested_outputs) == names
 
 
 @pytest.mark.parametrize(("offset", "is_view"), [(64, True), (4, True), (5, False)])

@@ -112,7 +112,7 @@ def decode_execute(
         mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base, slot = fields
         request_id, shared = "", None
         parameters: dict[str, Parameter] = {}
-        names: Sequence[str] = layout.listed.get(mask) or layout.names_of(mask & ~NAMES_IN_EXTRA)
+        names: Sequence[str] = layout.listed.get(mask) or layout.names_of(mask)
         if id_size:
             request_id = frame[position : position + id_size].decode()
             position += id_size
