@@ -48,22 +48,35 @@ def unpack_archive(archive: Path, cache: Path) -> Path:
     archive = archive.resolve()
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(cache):
-        state = _state(archive)
-        name = _known(cache, archive, state) or _digest(archive)
-        directory = cache / name
-        if not directory.is_dir():
-            part = cache / f"{name}.part"
-            shutil.rmtree(part, ignore_errors=True)
-            try:
-                extract(archive, part)
-                os.sync()  # before the rename: after a power cut it is complete, or not there
-                part.rename(directory)
-            except BaseException:
-                shutil.rmtree(part, ignore_errors=True)
-                raise
+        while True:
+            state = _state(archive)
+            name = _known(cache, archive, state) or _digest(archive)
+            directory = cache / name
+            if directory.is_dir() or _unpack(archive, state, directory):
+                break
         _record(cache, name, archive, state)
         remove_stale(cache, keep=name)
     return directory
+
+
+def _unpack(archive: Path, state: State, directory: Path) -> bool:
+    """Unpack the archive whose digest is the name of the new `directory`. Return False, and leave nothing, if it has
+    changed since it had `state`: it may have been replaced after its digest was computed.
+
+    Raises:
+        InvalidArgument, Unavailable: see `unpack_archive`.
+    """
+    part = directory.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        extract(archive, part)
+        if _state(archive) != state:
+            return False
+        os.sync()  # before the rename: after a power cut it is complete, or not there
+        part.rename(directory)
+        return True
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -254,6 +254,28 @@ def test_a_changed_archive_is_unpacked_again_and_the_old_one_removed(tmp_path: P
     assert sorted(path.name for path in cache.iterdir()) == sorted([second.name, f"{second.name}.json"])
 
 
+def test_an_archive_that_is_replaced_while_it_is_unpacked_is_stored_under_its_own_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (archive(tmp_path / f"{name}.tar.gz", file(name)) for name in ("old", "new"))
+    made = tmp_path / "env.tar.gz"
+    made.write_bytes(old.read_bytes())
+    cache = tmp_path / "cache"
+
+    def replaced(path: Path, target: Path) -> None:
+        monkeypatch.undo()
+        os.replace(new, made)
+        extract(path, target)
+
+    monkeypatch.setattr(unpack, "extract", replaced)
+    first = unpack_archive(made, cache)
+    assert (first / "new").exists()
+    assert sorted(cache.iterdir()) == [first, first.with_suffix(".json")]
+    with locked(first, fcntl.LOCK_SH):  # a worker runs in it
+        made.write_bytes(old.read_bytes())
+        assert (unpack_archive(made, cache) / "old").exists()
+
+
 def test_an_unpacked_environment_is_evicted_after_its_archive_was_removed(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     gone = unpack_archive(archive(tmp_path / "a.tar.gz", file("a", b"1")), cache)
