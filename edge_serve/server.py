@@ -314,28 +314,23 @@ class ServerProcess:
             self._stop.set()
 
     async def _load(self, started: float) -> list[str]:
+        """Load the models of the start, and begin to serve. Return an error text for each model that failed.
+
+        A model whose load makes no progress is left to load by itself, unless its failure would end the server.
+        """
         config = self._config
         loading = self._loading = asyncio.create_task(self._load_models(config.named_models), name="load models")
-        stopping = asyncio.create_task(self._stop.wait())
-        is_closed = self._doors.is_closed
-        waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if is_closed else stopping
-        await asyncio.wait({loading, stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if not loading.done() and not stopping.done():
-            await self._doors.admit_clients()
-            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        stopping.cancel()
-        if not loading.done():
+        await self._wait_for_models(loading)
+        if not loading.done() and self._stop.is_set():
             return []  # `_drain` ends it
+        failures, found = [], {}
         try:
-            failures = loading.result()
+            failures = loading.result() if loading.done() else []
             found = await self._registry.scan()  # in mode explicit nothing has read the repositories before
         except EdgeServeError as error:
             if config.exit_on_error:
                 raise
-            self._registry.load_history.unreadable = error.message
-            log.error("%s; --exit-on-error=false: the server is live, and not ready until it can be read", error)
-            failures, found = [], {}
+            self._note_unreadable(error)
         self.service.started = True
         await self._doors.admit_clients()
         serves = not (failures and config.exit_on_error) or bool(self._supervisor.safe_mode)
@@ -345,8 +340,37 @@ class ServerProcess:
             await self._log_table(found)
             if serves:
                 self._log_ready(time.monotonic() - started)
-        self._loaded.set()
+        if loading.done():
+            self._loaded.set()
+        else:
+            log.warning("the models above that are loading make no progress; the others are served without them")
+            self._background.append(asyncio.create_task(self._await_late(loading), name="models that load late"))
         return failures
+
+    async def _wait_for_models(self, loading: asyncio.Task[list[str]]) -> None:
+        """Wait until the models are loaded, make no progress, or the server stops. Clients that a service manager holds
+        are admitted before."""
+        stopping = asyncio.create_task(self._stop.wait())
+        waiting = {loading, stopping}
+        if not self._config.exit_on_error:
+            waiting.add(asyncio.create_task(self._supervisor.stalled.wait()))
+        doors = WAIT_BEFORE_DOORS if self._doors.is_closed else None
+        ended, _ = await asyncio.wait(waiting, timeout=doors, return_when=asyncio.FIRST_COMPLETED)
+        if not ended:
+            await self._doors.admit_clients()
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting - {loading}:
+            task.cancel()
+
+    async def _await_late(self, loading: asyncio.Task[list[str]]) -> None:
+        await asyncio.wait({loading})
+        if not loading.cancelled() and isinstance(error := loading.exception(), EdgeServeError):
+            self._note_unreadable(error)
+        self._loaded.set()
+
+    def _note_unreadable(self, error: EdgeServeError) -> None:
+        self._registry.load_history.unreadable = error.message
+        log.error("%s; --exit-on-error=false: the server is live, and not ready until it can be read", error)
 
     async def _settle(self) -> None:
         """Import NumPy and compile records, so that no request waits for them, and then freeze all objects.

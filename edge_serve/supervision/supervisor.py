@@ -31,6 +31,8 @@ TICK, TICK_LOADING = 1.0, 0.1
 FEEDS = 4
 #: a load that makes progress gets so much more time, and systemd hears of it so often; seconds
 EXTENSION, EXTEND_EVERY = 60.0, 5.0
+#: a start without progress for so long goes on without the models that still load: before `EXTENSION` has passed
+STALL = 40.0
 #: beyond the time for draining, for closing models and ending workers
 STOP_EXTRA = 30.0
 #: words of a status line, those that matter most to a technician first
@@ -57,9 +59,11 @@ class Supervisor:
         self._facts = FactReader(registry, workers)
         self._watchdog = 0.0
         self._hungry = ""
-        #: a value that changes while models load, and when it was checked last
+        #: a value that changes while models load, when it was checked last, and since when it is the same
         self._progress: object = None
-        self._extended_ns = 0
+        self._checked_ns = self._progress_ns = 0
+        #: the start makes no progress
+        self.stalled = asyncio.Event()
 
     def use_service_manager(self, environ: Mapping[str, str]) -> None:
         """Send all notifications to the service manager that `environ` names (sd_notify(3)), and feed its watchdog.
@@ -94,7 +98,7 @@ class Supervisor:
             self._notify_state(self._line(summaries))
         await asyncio.sleep(0)
         if not self._started or self._reloading:
-            self._extend(now, summaries)
+            self._check_progress(now, summaries)
         await self._feed(now)
         if self._crashes.is_open:
             await asyncio.sleep(0)
@@ -195,17 +199,22 @@ class Supervisor:
         elif trouble.hopeless:
             self._notifier.notify(notify.trigger(reason))
 
-    def _extend(self, now: int, summaries: Sequence[ModelSummary]) -> None:
-        """Request more time for a start or reload that makes progress: a model was loaded, or a worker computes."""
-        if now - self._extended_ns < EXTEND_EVERY * 1e9:
+    def _check_progress(self, now: int, summaries: Sequence[ModelSummary]) -> None:
+        """Request more time for a start or reload that makes progress: a model was loaded, or a worker computes.
+
+        systemd would end a start that makes none, and begin it again without end, with the models that are ready.
+        """
+        if now - self._checked_ns < EXTEND_EVERY * 1e9:
             return
-        self._extended_ns = now
+        self._checked_ns = now
         done = sum(one.word != "loading" for one in summaries)
         builds = tuple(one.reason for one in summaries if one.word == "loading")
         progress = (done, self._workers.workers(), round(self._workers.cpu_seconds(), 1), builds)
         if progress != self._progress:
-            self._progress = progress
+            self._progress, self._progress_ns = progress, now
             self._notifier.notify(notify.extend(EXTENSION))
+        elif not self._started and now - self._progress_ns >= STALL * 1e9:
+            self.stalled.set()
 
 
 def status_line(

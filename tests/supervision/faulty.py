@@ -1,8 +1,8 @@
 """A server with faults that it cannot be given from outside: `python faulty.py MODE COMMAND -m edge_serve serve ...`.
 
 SIGUSR1 blocks the event loop for ever, SIGUSR2 stops every scheduler from deciding. In the mode `unkillable` workers
-cannot be killed, as when a driver holds them in the kernel; the other mode is `signals`. Imports edge_serve only, so
-that a test can copy this file to another machine.
+cannot be killed, as when a driver holds them in the kernel, in the mode `impatient` a start counts as stalled after a
+second; the other mode is `signals`. Imports edge_serve only, so that a test can copy this file to another machine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from edge_serve.cli import main
 from edge_serve.models.control.registry import Registry
 from edge_serve.scheduling.core import NOTHING, Decision
+from edge_serve.supervision import supervisor
 from edge_serve.supervision.supervisor import Supervisor
 
 log = logging.getLogger("edge_serve.faulty")
@@ -54,6 +55,8 @@ def inject(mode: str) -> None:
     Supervisor.use_service_manager = use_and_break  # type: ignore[method-assign]  # for tests only
     if mode == "unkillable":
         os.killpg = lambda pgid, number: None
+    if mode == "impatient":
+        supervisor.STALL, supervisor.EXTEND_EVERY = 1.0, 0.2
 
 
 if __name__ == "__main__":

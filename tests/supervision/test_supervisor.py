@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -57,6 +58,33 @@ def test_ready_comes_with_the_last_required_model(tmp_path: Path) -> None:
         assert server.get("/v2/health/ready")[0] == 200
         server.process.send_signal(signal.SIGTERM)
         box.wait_for(lambda message: message.get("STOPPING") == "1")
+        assert server.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way_out", ["it loads", "it is removed", "the server stops"])
+def test_a_model_that_waits_in_its_load_keeps_the_others_from_nothing(tmp_path: Path, way_out: str) -> None:
+    python_model(tmp_path / "models", "quick")
+    python_model(tmp_path / "models", "waits", gated(tmp_path / "gate").replace("sum(range(10000))", "time.sleep(0.1)"))
+    flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags, faults="impatient") as server:
+        assert box.wait_for(ready)["STATUS"] == "1 of 2 models ready, loading waits"
+        find_ports(server)
+        assert server.get("/v2/health/ready")[0] == 400
+        assert server.add_sub("quick")[0] == 200
+        assert server.get("/v2/models/waits/ready")[0] == 400
+
+        if way_out == "it loads":
+            (tmp_path / "gate").touch()
+            box.wait_for(lambda message: message.get("STATUS") == "2 models ready")
+            assert server.add_sub("waits")[0] == 200
+        elif way_out == "it is removed":
+            shutil.rmtree(tmp_path / "models/waits")
+            server.process.send_signal(signal.SIGHUP)
+            box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
+        if way_out != "the server stops":
+            assert server.get("/v2/health/ready")[0] == 200
+        server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 0
 
 
