@@ -85,18 +85,18 @@ class Record:
 
 
 def next_record(
-    last: Record, boot: str, print_of: Callable[[str], str], models: Sequence[str], now_ns: int = 0
+    last: Record, boot: str, print_of: Callable[[str], str | None], models: Sequence[str], now_ns: int = 0
 ) -> Record:
     """Return the record of a process that starts.
 
     Args:
         last: of the process before it.
-        print_of: a fingerprint of a model's directory; "" = there is none.
+        print_of: a fingerprint of a model's directory; "" = there is none, None = it cannot be read now.
         models: those that are there.
     """
     died = last.phase is not StartPhase.ENDED
     same_boot = last.boot == boot
-    left_out = {name: seen for name, seen in last.left_out.items() if print_of(name) == seen}
+    left_out = {name: seen for name, seen in last.left_out.items() if print_of(name) in (seen, None)}
     reasons = {name: last.reasons.get(name, "") for name in left_out}
     tries = last.tries if same_boot else 0
     if last.trying and died:  # also when the machine went down: a model that does that must not do it at every boot
@@ -105,7 +105,7 @@ def next_record(
     if len(deaths) >= DEATHS:
         names, reason = (None, _NO_HELP) if last.helpless else _guilty(deaths[-DEATHS:], left_out)
         for name in names if names is not None else models:
-            left_out.setdefault(name, print_of(name))
+            left_out.setdefault(name, print_of(name) or "")
             reasons.setdefault(name, reason)
         return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
     helpless = last.helpless and bool(deaths)

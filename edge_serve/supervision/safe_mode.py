@@ -76,7 +76,7 @@ class CrashWatch:
         self._others = not set(found) <= self._record.left_out.keys()
         self._registry.load_history.on_change = self._save
         if self._record.deaths or self._record.trying:
-            self._registry.load_at_once(1)
+            self._registry.load_one_by_one(True)
         if self._record.deaths:
             log.warning("%s, before it served for %g s: models are loaded one by one", self._record.count_deaths(),
                         STABLE_SECONDS)  # fmt: skip
@@ -87,10 +87,10 @@ class CrashWatch:
             self._exclude_suspects()
         self._save()
 
-    def _models(self, last: Record) -> tuple[Collection[str], Mapping[str, str]]:
+    def _models(self, last: Record) -> tuple[Collection[str], Mapping[str, str | None]]:
         """Return the models of the repository, and their fingerprints if `last` makes them necessary.
 
-        While the repository cannot be read, nothing counts as changed.
+        While the repository, or a model in it, cannot be read, it does not count as changed.
         """
         try:
             found = self._repository.scan()
@@ -99,7 +99,8 @@ class CrashWatch:
         if not (last.left_out or len(last.deaths) + 1 >= DEATHS):
             return found, {}
         rows = self._repository.fingerprints(found.values())
-        return found, {name: hashlib.sha256(repr(some).encode()).hexdigest()[:16] for name, some in rows.items()}
+        prints = {name: hashlib.sha256(repr(some).encode()).hexdigest()[:16] for name, some in rows.items()}
+        return found, {**dict.fromkeys([*found, *self._repository.faults]), **prints}
 
     def check(self, now_ns: int, busy: Sequence[str], *, started: bool = True) -> None:
         """Update the record: models that load or are busy, and the end of a series of crashes. Called about once a
@@ -123,6 +124,7 @@ class CrashWatch:
         self._record = replace(record, now=Suspects(record.now.loading, tuple(busy) if in_series else None))
         if in_series and self._ready_ns is not None and now_ns - self._ready_ns > STABLE_SECONDS * 1e9:
             self._record = stable(self._record)
+            self._registry.load_one_by_one(False)
             if record.trying:
                 log.info("safe mode is over: the service has run for %g s with %s", STABLE_SECONDS,
                          ", ".join(record.left_out))  # fmt: skip
@@ -137,6 +139,7 @@ class CrashWatch:
         if self._record.phase is not StartPhase.ALIVE:
             return []
         self._record = Record(self._record.boot, StartPhase.ALIVE, self._record.now)
+        self._registry.load_one_by_one(False)
         names = self._readmit()
         if names:
             log.info("safe mode is left: loading %s", ", ".join(names))
@@ -174,7 +177,7 @@ class CrashWatch:
         """Load the models that are left out; a death now leaves them out again at once."""
         self._record = try_again(self._record)
         self._write()  # before anything is loaded
-        self._registry.load_at_once(1)
+        self._registry.load_one_by_one(True)
         log.warning("safe mode: models that were left out are tried again: %s", ", ".join(self._readmit()))
 
     def _readmit(self) -> list[str]:

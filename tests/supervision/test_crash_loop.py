@@ -168,6 +168,11 @@ def test_service_for_a_while_forgives_deaths_but_not_the_guilty() -> None:
     assert record.left_out
 
 
+def test_a_model_whose_directory_cannot_be_read_now_stays_left_out() -> None:
+    record = Record(BOOT, left_out={"a": "print of a"}, reasons={"a": "x"})
+    assert next_record(record, BOOT, lambda name: None, MODELS).left_out == record.left_out
+
+
 @pytest.mark.parametrize("now", ["changed", ""])
 def test_a_model_whose_directory_changed_or_went_is_innocent(now: str) -> None:
     record = Record(BOOT, left_out={"a": "print of a", "b": "print of b"}, reasons={"a": "x", "b": "y"})

@@ -163,9 +163,9 @@ def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCap
     ]
 
 
-def watch_of(models: Path) -> CrashWatch:
+def watch_of(models: Path, one_by_one: Callable[[bool], None] = lambda wanted: None) -> CrashWatch:
     """The record of a server whose models are loaded."""
-    registry = SimpleNamespace(load_history=LoadHistory(), served=list, load_at_once=lambda count: None)
+    registry = SimpleNamespace(load_history=LoadHistory(), served=list, load_one_by_one=one_by_one)
     return CrashWatch(cast(Registry, registry), Repository([models]))
 
 
@@ -188,6 +188,31 @@ def test_a_model_that_kills_the_service_at_work_is_left_out_alone(tmp_path: Path
     assert [record_of(state).now.busy for state in states] == [None, ("kills",), ("kills",), ("kills",)]
     reason = "it was at work the last 2 times when the service died 3 times in a row"
     assert record_of(states[-1]).reasons == {"kills": reason}
+
+
+def test_models_are_loaded_one_by_one_only_until_the_service_is_stable(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(as_text(Record(BOOT, StartPhase.ALIVE)))
+    orders: list[bool] = []
+    watch = watch_of(tmp_path, orders.append)
+    asyncio.run(watch.open(tmp_path, 0))
+    for seconds in (0, STABLE_SECONDS + 1, STABLE_SECONDS + 2):
+        watch.check(int(seconds * SECOND), [])
+
+    assert orders == [True, False]
+
+
+def test_a_model_that_cannot_be_read_at_the_start_stays_left_out(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    release = python_model(tmp_path / "late", "kills")
+    (tmp_path / "models/kills").symlink_to(release)
+    (tmp_path / FILE).write_text(as_text(THREE_DEATHS))
+    asyncio.run(watch_of(tmp_path / "models").open(tmp_path, 0))
+    assert record_of(tmp_path).left_out.keys() == {"good", "kills"}
+
+    (tmp_path / "late").rename(tmp_path / "unmounted")
+    shutil.copytree(tmp_path, tmp_path / "next", symlinks=True)  # the lock of the first is not released in this process
+    asyncio.run(watch_of(tmp_path / "models").open(tmp_path / "next", 0))
+    assert record_of(tmp_path / "next").left_out.keys() == {"good", "kills"}
 
 
 def test_work_is_observed_no_longer_than_needed(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class Registry:
         self._serving = ServedVersions(self._find)
         self.lookup, self.sequence_version = self._serving.lookup, self._serving.sequence_version
         self.load_history = LoadHistory()
+        self._at_once = at_once
         self._swapper = VersionSwapper(
             loader, at_once, self._serving, self.load_history, drain_seconds, retries, memory, most_waiting
         )
@@ -103,9 +104,9 @@ class Registry:
         if known is not None and known.state is VersionState.LOADING:
             known.reason = text
 
-    def load_at_once(self, count: int) -> None:
-        """Set how many versions may load at the same time."""
-        self._swapper.load_at_once(count)
+    def load_one_by_one(self, wanted: bool) -> None:
+        """Begin or end to load one version at a time, in place of `at_once`."""
+        self._swapper.load_at_once(1 if wanted else self._at_once)
 
     # ---- asking -------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,11 @@ class LoadHistory:
                 self.skipped.discard(name)
                 self.returning.add(name)
 
+    def remove(self, name: str) -> None:
+        """Stop leaving a model out, because it is gone from the repository."""
+        self.left_out.pop(name, None)
+        self.skipped.discard(name)
+
     def check(self, name: str) -> None:
         """Check that a model, such as a member of an ensemble, may be loaded.
 
