@@ -28,11 +28,13 @@ class Changes:
 
     Attributes:
         again: when to scan again for a change that is too recent to count, seconds; None = there is none.
+        changed: those of `load` that an earlier scan has found, too. The others may only have become readable.
     """
 
     load: tuple[str, ...] = ()
     unload: tuple[str, ...] = ()
     again: float | None = None
+    changed: tuple[str, ...] = ()
 
 
 class Watch:
@@ -55,7 +57,7 @@ class Watch:
 
         Models that are `unreadable` now stay as they are.
         """
-        load = []
+        load, known = [], set(self._acted)
         self._changing = {
             name: self._seen(name, model, now) for name, model in found.items() if model != self._acted.get(name)
         }
@@ -68,7 +70,8 @@ class Watch:
         for name in unload:
             del self._acted[name]
         again = min((since for _, since in self._changing.values()), default=None)
-        return Changes(tuple(sorted(load)), tuple(sorted(unload)), None if again is None else again + settle)
+        due = None if again is None else again + settle
+        return Changes(tuple(sorted(load)), tuple(sorted(unload)), due, tuple(sorted(known.intersection(load))))
 
     def find_known(self, found: Mapping[str, Snapshot], name: str) -> list[str]:
         """Return the models that `name` means, among those of a scan and those that were loaded before: with
@@ -201,7 +204,7 @@ class Poller:
             self._stop_outdated(changes)
         load = [name for name in wanted if name in models]
         with self._registry.unloading_first(load if unload_first else ()):
-            await self._load(self._with_rebound(load))
+            await self._load(self._with_rebound(load), asked=load)
         return wanted, changes
 
     async def _reload_changed(self) -> tuple[list[str], Changes]:
@@ -212,7 +215,7 @@ class Poller:
                 models, unreadable = await self._scanned()
                 changes = self._watch.compare(models, time.monotonic(), SETTLE_ON_REQUEST, unreadable)
                 self._stop_outdated(changes)
-            await self._load(self._with_rebound(changes.load))
+            await self._load(self._with_rebound(changes.load), asked=changes.changed)
             load += changes.load
             unload += changes.unload
             if changes.again is None:
@@ -260,7 +263,7 @@ class Poller:
                 self._repository.retry()
             scans = requested or (due is not None and time.monotonic() >= due)  # else a load has ended
             if scans:
-                again = await self._scan_once(settle)
+                again = await self._scan_or_log(settle)
             if again is None and not self._loads:
                 settle = self._interval or SETTLE_ON_REQUEST
                 if not self._trouble:
@@ -270,6 +273,14 @@ class Poller:
                     self.on_settled()
             if scans or self._interval is None:
                 due = min((moment for moment in (self._next(), again) if moment is not None), default=None)
+
+    async def _scan_or_log(self, settle: float) -> float | None:
+        """Scan as `_scan_once` does; scan again soon if that failed unexpectedly, such as without a free thread."""
+        try:
+            return await self._scan_once(settle)
+        except Exception:  # one failed scan must not be the last
+            log.exception("looking for changes in the model repositories failed")
+            return time.monotonic() + min(self._interval or _TRY_AGAIN, _TRY_AGAIN)
 
     def _next(self) -> float | None:
         interval = self._interval
@@ -298,7 +309,7 @@ class Poller:
             self._stop_outdated(changes)
         loading = {name for names in self._loads.values() for name in names}
         if load := self._with_rebound(changes.load, loading):
-            task = asyncio.get_running_loop().create_task(self._load(load), name="load changed models")
+            task = asyncio.get_running_loop().create_task(self._load(load, changes.changed), name="load changed models")
             self._loads[task] = load
             task.add_done_callback(self._on_loaded)
         if changes.again is None and not self._unloading.keys().isdisjoint(models):
@@ -310,6 +321,7 @@ class Poller:
         for name in changes.load:
             self._registry.stop_loading(name, "its files have changed meanwhile")
         for name in changes.unload:
+            self._registry.load_history.remove(name)
             if self._registry.knows(name):
                 log.info("model %s is gone from the repository", name, extra=model_fields(name))
                 self._registry.stop_loading(name, "it is gone from the repository")
@@ -324,11 +336,12 @@ class Poller:
         are `loading`."""
         return list(dict.fromkeys([*changed, *(one for one in self._registry.find_rebound() if one not in loading)]))
 
-    async def _load(self, names: Collection[str]) -> None:
+    async def _load(self, names: Collection[str], asked: Collection[str]) -> None:
+        """Load models. Those that safe mode leaves out only if they are `asked` for, or their files have changed."""
         if not names:
             return
         log.info("changed in the repository: %s", ", ".join(names))
-        self._registry.load_history.readmit(names)
+        self._registry.load_history.readmit(asked)
         try:
             await self._registry.load_all(names, own_worker=True, scanned=True)
         except Exception:  # a bug must not end the polling

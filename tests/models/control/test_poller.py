@@ -89,7 +89,7 @@ def test_a_version_that_is_renamed_into_place_is_seen_at_once(tmp_path: Path) ->
     watch = Watch(look(root))
     renamed_in(root, model(tmp_path / "staging", "a", 2) / "2", directory / "2")
 
-    assert watch.compare(look(root), 0.0, SETTLE) == Changes(load=("a",))
+    assert watch.compare(look(root), 0.0, SETTLE) == Changes(load=("a",), changed=("a",))
 
 
 def test_a_link_that_is_turned_is_seen_at_once(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_link_that_is_turned_is_seen_at_once(tmp_path: Path) -> None:
     (root / ".a").symlink_to(new)
     (root / ".a").rename(root / "a")
 
-    assert watch.compare(look(root), 0.0, SETTLE) == Changes(load=("a",))
+    assert watch.compare(look(root), 0.0, SETTLE) == Changes(load=("a",), changed=("a",))
 
 
 def test_removed_entries_are_seen_at_once(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_removed_entries_are_seen_at_once(tmp_path: Path) -> None:
     watch = Watch(look(tmp_path))
 
     shutil.rmtree(directory / "2")
-    assert watch.compare(look(tmp_path), 0.0, SETTLE) == Changes(load=("a",))
+    assert watch.compare(look(tmp_path), 0.0, SETTLE) == Changes(load=("a",), changed=("a",))
     shutil.rmtree(tmp_path / "b")
     assert watch.compare(look(tmp_path), 0.0, SETTLE) == Changes(unload=("b",))
     assert watch.compare(look(tmp_path), 0.0, SETTLE) == Changes()
@@ -237,6 +237,68 @@ def test_changes_are_followed_while_it_runs(tmp_path: Path) -> None:
         running.cancel()
 
     asyncio.run(story())
+
+
+def test_safe_mode_leaves_a_model_out_that_has_only_become_readable(tmp_path: Path) -> None:
+    async def story() -> None:
+        registry = FakeRegistry()
+        registry.load_history.left_out["a"] = "it killed the service"
+        subject = poller(registry, tmp_path)
+        await subject.scan_first()
+        running = asyncio.create_task(subject.run())
+
+        model(tmp_path, "a", 1)  # as when its file system is mounted late
+        assert await registry.next() == ("load", "a")
+        assert registry.load_history.wanted(["a"]) == []
+        model(tmp_path, "a", 2)
+        await registry.next()
+        assert registry.load_history.wanted(["a"]) == ["a"]
+        running.cancel()
+
+    asyncio.run(story())
+
+
+def test_safe_mode_forgets_a_model_that_is_removed(tmp_path: Path) -> None:
+    async def story() -> None:
+        model(tmp_path, "a", 1)
+        registry = FakeRegistry()
+        registry.load_history.left_out["a"] = "it killed the service"
+        subject = poller(registry, tmp_path)
+        await subject.scan_first()
+        running = asyncio.create_task(subject.run())
+
+        shutil.rmtree(tmp_path / "a")
+        await registry.next()
+        assert registry.load_history.left_out == {}
+        running.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_scan_that_fails_unexpectedly_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        registry = FakeRegistry()
+        subject = poller(registry, tmp_path)
+        await subject.scan_first()
+        failures = iter([RuntimeError("can't start new thread")] * 2)
+        snapshots = subject._repository.snapshots
+
+        def fail_twice() -> object:
+            if (error := next(failures, None)) is not None:
+                raise error
+            return snapshots()
+
+        monkeypatch.setattr(subject._repository, "snapshots", fail_twice)
+        running = asyncio.create_task(subject.run())
+
+        model(tmp_path, "a", 1)
+        assert await registry.next() == ("load", "a")
+        running.cancel()
+
+    asyncio.run(story())
+    assert "can't start new thread" in caplog.text
 
 
 def test_a_model_that_was_never_loaded_is_not_unloaded(tmp_path: Path) -> None:
