@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.backends.base import InstanceSpec
 from edge_serve.workers.front.workers import ProcessLimits
-from tests.workers.harness import config, request, run, serving, survives, values
+from edge_serve.workers.memory.arena import Arena
+from tests.workers.harness import Recorder, config, request, run, serving, spec, survives, values
 
 pytestmark = pytest.mark.slow  # workers that die again and again
 
@@ -165,5 +167,28 @@ def test_a_crash_at_reopening_counts_as_crash(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             mark.unlink()
             await survives(served)
+
+    run(work())
+
+
+def test_a_removed_instance_that_stays_busy_costs_its_worker_one_restart(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+
+    async def work() -> None:
+        async with serving(tmp_path, instances=2, limits=ProcessLimits(close=0.5)) as served:
+            arena, listener = Arena("other", served.budget), Recorder()
+            beside = await served.workers.open(spec(other, config()), "echo", [InstanceSpec("e")], listener, arena)
+            beside.execute(0, 1, [request(do="sleep", ms=20_000)])
+            served.send(request(do="sleep", ms=20_000))
+            await asyncio.sleep(0.1)
+            await served.model.remove(0)
+            assert "an instance of model 'echo' did not close within 0.5 s" in (await listener.lost()).message
+            await served.listener.lost(1)
+            await listener.back()
+            await served.listener.back(1)
+            assert values((await served.ask(request(), instance=1)).replies[0]) == list(range(16))
+            await beside.close()
+            arena.close()
 
     run(work())

@@ -276,7 +276,7 @@ def test_a_broker_takes_a_control_frame_or_raises_a_frame_error() -> None:
         calls = ModelCalls(_lookup, Nothing())
         hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.report_idle)
         async with peer(config()) as made:
-            caller = Caller(made.arena, made.listener, {0: made.channel})
+            caller = Caller(made.arena, made.listener, [made.channel])
             for seed in range(MANY):
                 dice = Dice(seed)
                 broker = BlsBroker(asyncio.get_running_loop(), sent.append, {1: caller}.get, hooks, set())

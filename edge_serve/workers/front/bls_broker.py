@@ -64,19 +64,19 @@ class Caller:
     """An opened model that may call others.
 
     Args:
-        channels: of its instances in this worker, by number.
+        channels: of its instances in this worker.
     """
 
     arena: Arena
     listener: ModelListener
-    channels: dict[int, Channel]
+    channels: Sequence[Channel]
 
     def running(self) -> tuple[int, int]:
         """Return the only instance in this process and its running batch; -1 and 0 if there are several or none."""
         if len(self.channels) != 1:
             return -1, 0
-        ((instance, channel),) = self.channels.items()
-        return instance, channel.running()
+        (channel,) = self.channels
+        return channel.instance, channel.running()
 
 
 class InboundCall:

@@ -94,12 +94,12 @@ class HangWatch:
         markers: dict[tuple[int, int], object] = {}
         limits: dict[tuple[int, int], tuple[ModelPlacement, float, bool]] = {}
         for placement in placements:
-            for instance, channel in placement.channels.items():
+            for channel in placement.channels():
                 batch = channel.running()
                 loads = batch < 0 or placement.link.tests
                 allowed = load_limit if loads else placement.link.hang or limit
                 if batch and allowed and not channel.paused and placement.number not in callers:
-                    key = placement.number, instance
+                    key = placement.number, channel.instance
                     markers[key], limits[key] = (batch, channel.partials), (placement, allowed, batch < 0)
         ages = self._stalls.compare(now_ns, markers)
         hangs = []

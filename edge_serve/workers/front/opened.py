@@ -15,10 +15,8 @@ from edge_serve.records import slotted
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.link import Link, ModelListener
-from edge_serve.workers.front.placement import ModelPlacement
+from edge_serve.workers.front.placement import InstanceRecord, ModelPlacement
 from edge_serve.workers.front.worker import Worker
-
-_NONE: Mapping[int, Channel] = {}
 
 
 @slotted
@@ -53,8 +51,8 @@ class OpenedModel:
         self._opener = opener
         self._link = link
         self._placed = placed
-        #: by instance, those of its placement
-        self._channels: dict[int, dict[int, Channel]] = {}
+        #: those that were not removed
+        self._instances: dict[int, InstanceRecord] = {}
         self._next_number = 0
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -63,7 +61,7 @@ class OpenedModel:
     @property
     def numbers(self) -> Collection[int]:
         """The numbers of its instances."""
-        return self._channels.keys()
+        return self._instances.keys()
 
     @property
     def listener(self) -> ModelListener:
@@ -112,15 +110,16 @@ class OpenedModel:
         self._adopt(added._placed)
 
     def _adopt(self, placed: list[PlacedInstances]) -> None:
-        self._channels.update((number, one.placement.channels) for one in placed for number in one.placement.instances)
-        self._next_number = max(self._next_number, *(number + 1 for number in self._channels))
+        for one in placed:
+            self._instances.update(one.placement.instances)
+        self._next_number = max(self._next_number, *(number + 1 for number in self._instances))
 
     async def remove(self, instance: int) -> None:
         """Close one instance; its batch, if any, is not answered any more. No effect once the model is closed."""
-        if self._closed or self._channels.pop(instance, None) is None:
+        if self._closed or self._instances.pop(instance, None) is None:
             return
         one = next(one for one in self._placed if instance in one.placement.instances)
-        if len(one.placement.instances) > 1:
+        if len(one.placement.serving()) > 1:
             await one.worker.close_instance(one.placement, instance)
             return
         self._placed.remove(one)
@@ -133,7 +132,7 @@ class OpenedModel:
     @property
     def complete(self) -> bool:
         """Whether every instance has a worker; one that is being restarted, or does not open again, has none."""
-        return not any(one.placement.lost for one in self._placed)
+        return all(one.placement.is_open for one in self._placed)
 
     @property
     def timeout(self) -> float:
@@ -152,7 +151,7 @@ class OpenedModel:
     def restart(self, reason: str) -> None:
         """Restart the model's workers. Other models in the same workers are restarted too."""
         for one in self._placed:
-            for channel in one.placement.channels.values():
+            for channel in one.placement.channels():
                 channel.restart(reason)
 
     def memory_bytes(self) -> int:
@@ -172,11 +171,15 @@ class OpenedModel:
             return [self._placed[0].worker]
         return list(dict.fromkeys(one.worker for one in self._placed))
 
+    def _channel_of(self, instance: int) -> Channel | None:
+        one = self._instances.get(instance)
+        return one.channel if one is not None else None
+
     def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
         """Run a batch on an idle instance, or (`each`) its requests one after the other.
 
         Never blocks and never raises; the listener hears of it exactly once, after this has returned."""
-        channel = self._channels.get(instance, _NONE).get(instance)
+        channel = self._channel_of(instance)
         if channel is None:
             self._loop.call_soon(self._refuse, instance, batch_id, len(requests))
         else:
@@ -185,7 +188,7 @@ class OpenedModel:
     def _refuse(self, instance: int, batch_id: int, count: int) -> None:
         text = f"instance {instance} of model '{self._link.name}' has no worker now; it is being restarted, try again"
         error = Internal(text)
-        if self._channels.get(instance, _NONE).get(instance) is None:
+        if self._channel_of(instance) is None:
             self._link.listener.on_lost(instance, error)
         else:  # it came back meanwhile, and may have its next batch
             replies = [Reply(error=error) for _ in range(count)]
@@ -193,18 +196,18 @@ class OpenedModel:
 
     def seats(self, instance: int) -> int:
         """Return how many batches an instance takes at once: one that runs, and perhaps one that is next."""
-        channel = self._channels.get(instance, _NONE).get(instance)
+        channel = self._channel_of(instance)
         return 1 if channel is None else channel.seats
 
     def running_since_ns(self) -> int | None:
         """Return the time at which the oldest batch without an answer was sent; None = no batch runs."""
-        channels = [channels.get(instance) for instance, channels in self._channels.items()]
+        channels = [one.channel for one in self._instances.values()]
         times = [channel.running_since_ns() for channel in channels if channel is not None]
         return min((time for time in times if time is not None), default=None)
 
     def cancel(self, instance: int, batch_id: int, index: int) -> None:
         """Notify the worker that the client of a running request has disconnected. The batch is still answered."""
-        channel = self._channels.get(instance, _NONE).get(instance)
+        channel = self._channel_of(instance)
         if channel is not None:
             channel.cancel(batch_id, index)
 
@@ -213,7 +216,7 @@ class OpenedModel:
 
         The caller must resume each stream that it paused, except where the worker has died.
         """
-        channel = self._channels.get(instance, _NONE).get(instance)
+        channel = self._channel_of(instance)
         if channel is not None:
             channel.set_paused(batch_id, index, paused)
 

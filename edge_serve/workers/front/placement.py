@@ -14,24 +14,61 @@ from edge_serve.workers.front.link import Link
 
 
 @entity
-class ModelPlacement:
-    """The instances of an opened model that live in one worker.
+class InstanceRecord:
+    """One instance of a placement.
 
     Attributes:
-        instances: their numbers within the model; `specs` belong to them.
-        channels: by instance number; empty while the worker is away.
+        number: within the model; no other instance has or had it.
+        channel: None while the worker is away, and while it opens the instance.
+        closing: it was removed, and gets no batch any more. A worker that has it, or opens it now, has yet to close it.
+    """
+
+    number: int
+    spec: InstanceSpec
+    channel: Channel | None = None
+    closing: bool = False
+
+
+@entity
+class ModelPlacement:
+    """The instances of an opened model that live in one worker. They are opened together, and lost together.
+
+    Attributes:
+        instances: by number.
+        number: how control frames of the worker name the placement; another one each time that it is opened.
+        is_open: whether the worker has it.
         beside: a placement of the same model in the same worker, which shares what the backend has loaded for it.
     """
 
     spec: ModelSpec
     backend: str
     link: Link
-    instances: list[int]
-    specs: list[InstanceSpec]
-    channels: dict[int, Channel]
+    instances: dict[int, InstanceRecord]
     number: int = 0
-    lost: bool = False
+    is_open: bool = False
     beside: ModelPlacement | None = None
+
+    def channels(self) -> list[Channel]:
+        """Return the channels of the instances that the worker has, closing ones included."""
+        return [one.channel for one in self.instances.values() if one.channel is not None]
+
+    def serving(self) -> list[InstanceRecord]:
+        """Return the instances that were not removed."""
+        return [one for one in self.instances.values() if not one.closing]
+
+    def remove_closing(self) -> list[InstanceRecord]:
+        """Remove the closing instances, which a worker had that is gone. Return the others, which are to be opened."""
+        for number in [one.number for one in self.instances.values() if one.closing]:
+            del self.instances[number]
+        return list(self.instances.values())
+
+    def take_channels(self) -> list[tuple[InstanceRecord, Channel]]:
+        """Return the channels, for the caller to close: the worker does not have the placement any more."""
+        taken = [(one, one.channel) for one in self.instances.values() if one.channel is not None]
+        for one, _ in taken:
+            one.channel = None
+        self.is_open = False
+        return taken
 
 
 def socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
@@ -82,16 +119,18 @@ def seats_in(answer: dict[str, Any], instances: int) -> list[int] | None:
     return seats if is_right else None
 
 
-def open_question(placement: ModelPlacement, channels: Sequence[int], in_main: bool) -> dict[str, Any]:
+def open_question(
+    placement: ModelPlacement, instances: Sequence[InstanceRecord], channels: Sequence[int], in_main: bool
+) -> dict[str, Any]:
     """Return the content of an OPEN frame; `channels` has the number of each instance's channel."""
     return {
         "model": placement.number,
         "spec": as_json(placement.spec),
         "backend": placement.backend,
         "in_main": in_main,
-        "beside": placement.beside.number if placement.beside is not None and placement.beside.channels else 0,
+        "beside": placement.beside.number if placement.beside is not None and placement.beside.is_open else 0,
         "instances": [
-            {"name": spec.name, "kind": spec.kind, "device_id": spec.device_id, "channel": number}
-            for spec, number in zip(placement.specs, channels, strict=True)
+            {"name": one.spec.name, "kind": one.spec.kind, "device_id": one.spec.device_id, "channel": number}
+            for one, number in zip(instances, channels, strict=True)
         ],
     }

@@ -22,6 +22,7 @@ from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.hangs import HangWatch
 from edge_serve.workers.front.output import ModelLog
 from edge_serve.workers.front.placement import (
+    InstanceRecord,
     ModelPlacement,
     as_json,
     lost_text,
@@ -163,7 +164,7 @@ class Worker:
         placement = next((one for one in (*self._placements, *self._opening) if one.number == number), None)
         if placement is None:
             return None
-        return Caller(placement.link.arena, placement.link.listener, placement.channels)
+        return Caller(placement.link.arena, placement.link.listener, placement.channels())
 
     # ---- models ---------------------------------------------------------------------------------------------------
 
@@ -210,9 +211,10 @@ class Worker:
         if placement.link.arena.fd < 0:
             raise Internal(f"model '{placement.spec.name}' is closed")
         placement.number = next(self._numbers)
-        pairs = socket_pairs(len(placement.instances))
-        numbers = [next(self._numbers) for _ in placement.instances]
-        question = open_question(placement, numbers, self._in_main)
+        instances = placement.remove_closing()
+        pairs = socket_pairs(len(instances))
+        numbers = [next(self._numbers) for _ in instances]
+        question = open_question(placement, instances, numbers, self._in_main)
         fds = [placement.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
             answer = await self._load(FrameKind.OPEN, question, placement.spec, fds)
@@ -234,12 +236,11 @@ class Worker:
         def broken(reason: str, grace: float) -> None:
             process.kill(f"was killed: model '{placement.spec.name}': {reason}", grace)
 
-        for instance, number, (ours, _), taken in zip(placement.instances, numbers, pairs, seats, strict=True):
-            channel = Channel(self._loop, ours, number, instance, placement.link, process.send, broken)
+        for one, number, (ours, _), taken in zip(instances, numbers, pairs, seats, strict=True):
+            one.channel = channel = Channel(self._loop, ours, number, one.number, placement.link, process.send, broken)
             channel.exports, channel.seats = process.exports, taken
             channel.on_abandoned = self._broker.abandoned if len(numbers) == 1 and self._in_main else None
-            placement.channels[instance] = channel
-        placement.lost = False
+        placement.is_open = True
 
     async def _load(
         self, kind: int, question: dict[str, Any], spec: ModelSpec, fds: Sequence[int] = ()
@@ -263,7 +264,7 @@ class Worker:
         Args:
             timeout: seconds within which it must answer.
         """
-        if placement.lost or self.process.exited.done():
+        if not placement.is_open or self.process.exited.done():
             return _NO_PROCESS
         try:
             answer = await self.process.ask(FrameKind.HEALTH, {"model": placement.number}, timeout)
@@ -283,16 +284,15 @@ class Worker:
             self._shares = 0
         broker = self._broker
         broker.hang_up(placement.number)
-        for channel in placement.channels.values():
+        for channel in placement.channels():
             channel.hang_up()
         self._turning.add(placement.spec.name)
         try:
-            if not placement.lost:
+            if placement.is_open:
                 await self._ask_to_close(process, placement, {"model": placement.number})
         finally:
-            for channel in placement.channels.values():
+            for _, channel in placement.take_channels():
                 channel.close()
-            placement.channels.clear()
             broker.release_slots(placement.number)
             self._turning.discard(placement.spec.name)
 
@@ -313,18 +313,25 @@ class Worker:
                 await asyncio.shield(process.exited)
 
     async def close_instance(self, placement: ModelPlacement, instance: int) -> None:
-        """Finalize one of several instances of a placement, which goes on without it."""
-        position = placement.instances.index(instance)
-        del placement.instances[position], placement.specs[position]
-        channel = placement.channels.get(instance)
-        if channel is None:
-            return  # the worker is away, and opens the placement again without it
+        """Finalize one of several instances of a placement, which goes on without it.
+
+        While the worker is away, this returns at once: the placement is opened again without the instance. If the
+        worker opens it now, it is finalized after that.
+        """
+        one = placement.instances[instance]
+        one.closing = True
+        if one.channel is not None:
+            await self._finalize(self.process, placement, one, one.channel)
+
+    async def _finalize(
+        self, process: Process, placement: ModelPlacement, one: InstanceRecord, channel: Channel
+    ) -> None:
         channel.hang_up()
         question = {"model": placement.number, "channel": channel.number}
         try:
-            await self._ask_to_close(self.process, placement, question, "an instance of ")
+            await self._ask_to_close(process, placement, question, "an instance of ")
         finally:
-            placement.channels.pop(instance, None)
+            placement.instances.pop(one.number, None)
             channel.close()
 
     async def stop(self, timeout: float | None = None) -> None:
@@ -348,7 +355,8 @@ class Worker:
         while True:
             reason = await asyncio.shield(self.process.exited)
             self._loss = now_ns, _ = self._clock.now_ns(), reason
-            gpus = {spec.device_id for one in self._placements for spec in one.specs if spec.kind == "GPU"}
+            specs = [one.spec for placement in self._placements for one in placement.serving()]
+            gpus = {spec.device_id for spec in specs if spec.kind == "GPU"}
             delay = self._policy.crashed(now_ns, int(LONGEST_WITHOUT_GPU * 1e9) if gpus else 0) / 1e9
             self._lose(reason, delay)
             if gpus and self._hooks.gpu_trouble is not None:
@@ -399,16 +407,14 @@ class Worker:
         self._broker.hang_up()
         self._broker.release_slots()
         for placement in self._placements:
-            placement.lost = True
-            channels = list(placement.channels.values())
-            placement.channels.clear()
-            for channel in channels:
+            taken = placement.take_channels()
+            for _, channel in taken:
                 channel.drain()
-            for channel in channels:
+            for one, channel in taken:
                 channel.close()
-                name = placement.specs[placement.instances.index(channel.instance)].name
-                error = Internal(lost_text(placement.spec.is_python, name, reason))
-                notify(placement.link.listener.on_lost, channel.instance, error)
+                if not one.closing:
+                    error = Internal(lost_text(placement.spec.is_python, one.spec.name, reason))
+                    notify(placement.link.listener.on_lost, one.number, error)
 
     async def _revive(self, process: Process) -> None:
         for placement in list(self._placements):
@@ -428,13 +434,17 @@ class Worker:
             text, trace = "model %s does not open in its restarted worker: %s", not isinstance(error, EdgeServeError)
             log.error(text, placement.spec.name, error, exc_info=trace, extra=extra)
             return False
-        if placement not in self._placements or process.exited.done():  # closed, or died, meanwhile
+        if placement not in self._placements:  # closed meanwhile
             await self.close(placement)
             return True
         log.info("model %s is back in worker %s (pid %d)", placement.spec.name, self.label, process.pid,
                  extra={**extra, RECURS: "1"})  # fmt: skip
-        for instance in placement.instances:
-            notify(placement.link.listener.on_back, instance)
+        for one in placement.serving():
+            notify(placement.link.listener.on_back, one.number)
+        removed = [
+            (one, one.channel) for one in placement.instances.values() if one.closing and one.channel is not None
+        ]
+        await asyncio.gather(*(self._finalize(process, placement, *one) for one in removed))
         return True
 
     async def _retry_opening(self, placement: ModelPlacement, process: Process) -> None:

@@ -26,7 +26,7 @@ from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.hangs import HANG_PARAMETER
 from edge_serve.workers.front.link import Link, ModelListener
 from edge_serve.workers.front.opened import OpenedModel, PlacedInstances
-from edge_serve.workers.front.placement import ModelPlacement
+from edge_serve.workers.front.placement import InstanceRecord, ModelPlacement
 from edge_serve.workers.front.process import ProcessLimits
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, ControlGroup, Groups, parse_bytes
@@ -222,7 +222,7 @@ class Workers:
                     worker = None
                 if worker is None:
                     worker = await self._claim(spec, backend, own_worker, instances[group[0]].name)
-                placement = ModelPlacement(spec, backend, link, group, [instances[i] for i in group], {})
+                placement = ModelPlacement(spec, backend, link, {i: InstanceRecord(i, instances[i]) for i in group})
                 placement.beside = beside.placement if beside is not None and worker is beside.worker else None
                 placed.append(PlacedInstances(worker, placement))
             results = await asyncio.gather(*(one.worker.open(one.placement) for one in placed), return_exceptions=True)
@@ -236,7 +236,7 @@ class Workers:
 
     async def _release_all(self, placed: list[PlacedInstances]) -> None:
         for one in placed:
-            if one.placement.channels:
+            if one.placement.is_open:
                 with contextlib.suppress(EdgeServeError):
                     await one.worker.close(one.placement)
             await self.release(one.worker)

@@ -16,7 +16,6 @@ from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.child.calling import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks, InboundCall
-from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, json_frame, parse_header
 from tests.workers.harness import Recorder, run
@@ -35,8 +34,7 @@ class Scene:
         self.sent: list[Frame] = []
         self.asked: list[InboundCall] = []
         self.hooks = Hooks(infer=self.asked.append)
-        channels: dict[int, Channel] = {}
-        caller = Caller(self.arena, Recorder(), channels)
+        caller = Caller(self.arena, Recorder(), [])
         self.broker = BlsBroker(
             asyncio.get_running_loop(), self._send, lambda number: caller if number == 7 else None, self.hooks, {"me"}
         )

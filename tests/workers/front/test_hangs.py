@@ -22,6 +22,7 @@ class FakeChannel:
     batch: int = 1
     partials: int = 0
     paused: int = 0
+    instance: int = 0
 
     def running(self) -> int:
         return self.batch
@@ -45,7 +46,7 @@ class Scene:
             ModelPlacement,
             SimpleNamespace(
                 number=7,
-                channels={0: self.channel},
+                channels=lambda: [self.channel],
                 link=SimpleNamespace(hang=self.hang, tests=self.tests),
                 spec=SimpleNamespace(name="m"),
             ),

@@ -17,6 +17,7 @@ import pytest
 from edge_serve.workers.front import worker as worker_module
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.wire.frames import FrameKind
+from tests.workers.front.fake_process import fake_processes
 from tests.workers.harness import run, serving, survives
 from tests.workers.hostile import Said, run_hostile_processes
 
@@ -122,5 +123,84 @@ def test_a_worker_that_answers_nonsense_when_it_is_closed_is_closed(
     async def work() -> None:
         async with serving(tmp_path):
             pass
+
+    run(work())
+
+
+def test_a_removed_instance_that_does_not_close_ends_its_worker_which_is_restarted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with fake_processes(monkeypatch) as scene:
+            first, other = await scene.open("first", 3), await scene.open("other")
+            scene.processes[0].stuck = True
+            await first.model.remove(1)
+            lost = [(await first.listener.next())[:2] for _ in range(2)]
+            assert lost == [("lost", 0), ("lost", 2)], "a removed instance is not reported"
+            await other.listener.lost()
+            for instance in (0, 2):
+                await first.listener.back(instance)
+            await other.listener.back()
+            (opened, _) = scene.processes[1].of_kind(FrameKind.OPEN)
+            assert [one["name"] for one in opened["instances"]] == ["first_0", "first_2"]
+            assert first.model.complete
+
+    run(work())
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_instance_may_be_removed_while_its_restarted_worker_opens_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asked: bool
+) -> None:
+    async def work() -> None:
+        async with fake_processes(monkeypatch) as scene:
+            made = await scene.open("m", 3)
+            scene.started = asked
+            scene.hangs.add("m")
+            scene.processes[0].kill("died")
+            for instance in range(3):
+                await made.listener.lost(instance)
+            await asyncio.sleep(0.01)
+            restarted, scene.started = scene.processes[1], True
+            await made.model.remove(1)
+            restarted.started.set()
+            scene.hangs.clear()
+            for instance in (0, 2):
+                await made.listener.back(instance)
+            await asyncio.sleep(0)
+            (opened,) = restarted.of_kind(FrameKind.OPEN)
+            question = {"model": opened["model"], "channel": opened["instances"][1]["channel"]}
+            assert restarted.of_kind(FrameKind.CLOSE) == [question]
+            await made.model.remove(0)  # the next restart opens the last one alone
+            restarted.kill("died")
+            await made.listener.lost(2)
+            await made.listener.back(2)
+            (opened,) = scene.processes[2].of_kind(FrameKind.OPEN)
+            assert [one["name"] for one in opened["instances"]] == ["m_2"]
+            assert made.listener.idle()
+
+    with caplog.at_level(logging.ERROR):
+        run(work())
+    assert "does not open" not in caplog.text
+
+
+def test_an_instance_that_is_removed_while_its_worker_is_away_is_not_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with fake_processes(monkeypatch) as scene:
+            made = await scene.open("m", 2)
+            for crash in range(3):
+                scene.processes[crash].kill("died")
+                for instance in range(2):
+                    await made.listener.lost(instance)
+                if crash == 2:  # the third waits
+                    await made.model.remove(0)
+                    assert not made.model.complete
+                for instance in range(crash // 2, 2):
+                    await made.listener.back(instance)
+            (opened,) = scene.processes[3].of_kind(FrameKind.OPEN)
+            assert [one["name"] for one in opened["instances"]] == ["m_1"]
+            assert made.model.complete
 
     run(work())

@@ -35,7 +35,7 @@ def lent(arena: Arena, number: int = 0) -> tuple[Slot, InferTensor]:
 
 
 def exports_of(model: OpenedModel) -> ArenaExports:
-    found = model._placed[0].placement.channels[0].exports
+    found = model._placed[0].placement.channels()[0].exports
     assert found is not None
     return found
 
@@ -54,7 +54,7 @@ def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None
                 slot, tensor = lent(other, number)
                 used = served.arena.used_bytes
                 batch = served.send(InferRequest("echo", inputs=[tensor]))
-                pending = served.model._placed[0].placement.channels[0]._pending[batch]
+                pending = served.model._placed[0].placement.channels()[0]._pending[batch]
                 assert not pending.copies
                 expected = pending.slot.capacity if pending.slot is not None else 0
                 assert served.arena.used_bytes - used == -(-expected // mmap.PAGESIZE) * mmap.PAGESIZE
