@@ -352,21 +352,42 @@ class Worker:
     # ---- restarts -------------------------------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
+        """Replace each process that ends, until no model needs one. An error here costs the models a restart, because
+        none may stay ready in a worker without a supervisor."""
         while True:
-            reason = await asyncio.shield(self.process.exited)
-            self._loss = now_ns, _ = self._clock.now_ns(), reason
-            specs = [one.spec for placement in self._placements for one in placement.serving()]
-            gpus = {spec.device_id for spec in specs if spec.kind == "GPU"}
-            delay = self._policy.crashed(now_ns, int(LONGEST_WITHOUT_GPU * 1e9) if gpus else 0) / 1e9
-            self._lose(reason, delay)
-            if gpus and self._hooks.gpu_trouble is not None:
-                await await_gpus(partial(self._hooks.gpu_trouble, gpus), self._wake, self._report_trouble)
-                self._refusal = ""
-            if delay:
-                await self._pause(delay)
-            if not await self._restart():
-                return
-            await self._revive(self.process)
+            try:
+                if not await self._replace_process():
+                    return
+                await self._revive(self.process)
+            except Exception as error:
+                text = f"the supervisor of worker {self.label} failed: {type(error).__name__}: {error}"
+                if text != self._refusal:
+                    self._refusal = text
+                    log.exception("%s; next attempts every %g s", text, _REOPEN_LONGEST, extra=self._about)
+                self.process.kill(f"was killed: its supervisor failed: {type(error).__name__}: {error}")
+                self._fail_batches(await asyncio.shield(self.process.exited))
+                await self._pause(_REOPEN_LONGEST)
+                if self._stopping:
+                    return
+
+    async def _replace_process(self) -> bool:
+        """Wait for the end of the process, and start another. Return False when no model needs one any more."""
+        reason = await asyncio.shield(self.process.exited)
+        self._loss = now_ns, _ = self._clock.now_ns(), reason
+        specs = [one.spec for placement in self._placements for one in placement.serving()]
+        gpus = {spec.device_id for spec in specs if spec.kind == "GPU"}
+        delay = self._policy.crashed(now_ns, int(LONGEST_WITHOUT_GPU * 1e9) if gpus else 0) / 1e9
+        if not self._stopping:
+            log.error("worker %s (pid %d) %s%s", self.label, self.process.pid, reason,
+                      f"; next start in {delay:g} s" if delay and self._placements else "",
+                      extra=self._about)  # fmt: skip
+        self._fail_batches(reason)
+        if gpus and self._hooks.gpu_trouble is not None:
+            await await_gpus(partial(self._hooks.gpu_trouble, gpus), self._wake, self._report_trouble)
+            self._refusal = ""
+        if delay:
+            await self._pause(delay)
+        return await self._restart()
 
     def _report_trouble(self, trouble: str) -> None:
         """Log why GPUs are not found, or that they are."""
@@ -398,16 +419,12 @@ class Worker:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
-    def _lose(self, reason: str, delay: float) -> None:
+    def _fail_batches(self, reason: str) -> None:
         """Fail the batches of a process that was reaped, and release its slots."""
-        if not self._stopping:
-            log.error("worker %s (pid %d) %s%s", self.label, self.process.pid, reason,
-                      f"; next start in {delay:g} s" if delay and self._placements else "",
-                      extra=self._about)  # fmt: skip
+        lost = [(placement, placement.take_channels()) for placement in self._placements]
         self._broker.hang_up()
         self._broker.release_slots()
-        for placement in self._placements:
-            taken = placement.take_channels()
+        for placement, taken in lost:
             for _, channel in taken:
                 channel.drain()
             for one, channel in taken:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from edge_serve.workers.front import worker as worker_module
+from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.wire.frames import FrameKind
 from tests.workers.front.fake_process import fake_processes
@@ -182,6 +184,37 @@ def test_an_instance_may_be_removed_while_its_restarted_worker_opens_it(
     with caplog.at_level(logging.ERROR):
         run(work())
     assert "does not open" not in caplog.text
+
+
+@pytest.mark.parametrize(("step", "processes"), [("crashed", 2), ("started", 3)])
+def test_a_supervisor_that_fails_costs_its_models_a_restart(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str, processes: int
+) -> None:
+    attempts = itertools.count()
+    original = getattr(RestartPolicy, step)
+
+    def fail_once(*arguments: Any) -> Any:
+        if next(attempts) == 0:
+            raise RuntimeError("asked to fail")
+        return original(*arguments)
+
+    async def work() -> None:
+        async with fake_processes(monkeypatch) as scene:
+            models = await scene.open("first"), await scene.open("other")
+            monkeypatch.setattr(RestartPolicy, step, fail_once)
+            scene.processes[0].kill("died")
+            for one in models:
+                assert "it is being restarted" in (await one.listener.lost()).message
+                assert not one.model.complete
+                if step == "crashed":
+                    assert "the supervisor of worker echo failed" in one.model.trouble()
+            while not (len(scene.processes) == processes and all(one.model.complete for one in models)):
+                await asyncio.sleep(0.001)
+            assert "the supervisor of worker echo failed" not in models[0].model.trouble()
+
+    monkeypatch.setattr(worker_module, "_REOPEN_LONGEST", 0.01)
+    run(work())
+    assert len([line for line in caplog.messages if "failed: RuntimeError: asked to fail; next att" in line]) == 1
 
 
 def test_an_instance_that_is_removed_while_its_worker_is_away_is_not_opened_again(
