@@ -171,6 +171,30 @@ def test_a_crash_at_reopening_counts_as_crash(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_model_that_is_unloaded_while_its_worker_starts_again_does_not_delay_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            arena, listener = Arena("other", served.budget), Recorder()
+            beside = await served.workers.open(spec(other, config()), "echo", [InstanceSpec("e")], listener, arena)
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            await served.listener.lost()
+            await served.close()  # the new process has not said hello
+            served.arena.close()
+            await listener.lost()
+            await listener.back()
+            assert beside.restarts == 1
+            await beside.close()
+            arena.close()
+
+    run(work())
+    assert "does not open" not in caplog.text
+
+
 def test_a_removed_instance_that_stays_busy_costs_its_worker_one_restart(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

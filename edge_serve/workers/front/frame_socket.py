@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 GRACE = 1.0
 _RECEIVE_BYTES = 64 * 1024
 #: of a socket whose other end is closed: the process is dying
-_HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF))
+_HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN))
 
 
 class FrameSocket:

@@ -193,11 +193,18 @@ class Process:
                 self._frames.seen = self._loop.time()
 
     async def load(
-        self, kind: int, question: dict[str, Any], name: str, fds: Sequence[int], is_needed: Callable[[], bool]
+        self,
+        kind: int,
+        question: dict[str, Any],
+        name: str,
+        find_fds: Callable[[], Sequence[int]],
+        is_needed: Callable[[], bool],
     ) -> dict[str, Any]:
         """Ask the process to describe or open a model, and kill it if that takes too long.
 
         Args:
+            find_fds: returns the descriptors that travel with the question. It is called when they are sent: while the
+                process starts, a descriptor may be closed and its number used for another file.
             is_needed: whether other models need the process: a load that is cancelled kills it otherwise.
 
         Raises:
@@ -208,7 +215,7 @@ class Process:
             await self.hello()
             slow = start_task(self._report_slow_load(name), f"slow load of {name}")
             try:
-                return await self.ask(kind, question, limit, fds)
+                return await self.ask(kind, question, limit, find_fds())
             finally:
                 slow.cancel()
         except asyncio.TimeoutError:

@@ -208,16 +208,19 @@ class Worker:
 
     async def _open(self, placement: ModelPlacement) -> None:
         process = self.process
-        if placement.link.arena.fd < 0:
-            raise Internal(f"model '{placement.spec.name}' is closed")
         placement.number = next(self._numbers)
         instances = placement.remove_closing()
         pairs = socket_pairs(len(instances))
         numbers = [next(self._numbers) for _ in instances]
         question = open_question(placement, instances, numbers, self._in_main)
-        fds = [placement.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
+
+        def find_fds() -> list[int]:
+            if placement.link.arena.fd < 0:
+                raise Internal(f"model '{placement.spec.name}' is closed")
+            return [placement.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
+
         try:
-            answer = await self._load(FrameKind.OPEN, question, placement.spec, fds)
+            answer = await self._load(FrameKind.OPEN, question, placement.spec, find_fds)
             if process.exited.done():
                 raise Internal(f"worker {self.label} died just after it had loaded model '{placement.spec.name}'")
             seats = seats_in(answer, len(numbers))
@@ -243,12 +246,12 @@ class Worker:
         placement.is_open = True
 
     async def _load(
-        self, kind: int, question: dict[str, Any], spec: ModelSpec, fds: Sequence[int] = ()
+        self, kind: int, question: dict[str, Any], spec: ModelSpec, find_fds: Callable[[], Sequence[int]] = tuple
     ) -> dict[str, Any]:
         self._turning.add(spec.name)
         self._loading = spec.model_directory
         try:
-            return await self.process.load(kind, question, spec.name, fds, lambda: bool(self._placements))
+            return await self.process.load(kind, question, spec.name, find_fds, lambda: bool(self._placements))
         finally:
             self._turning.discard(spec.name)
             self._loading = None
@@ -448,6 +451,8 @@ class Worker:
         try:
             await self._open(placement)
         except Exception as error:
+            if placement not in self._placements:  # closed meanwhile
+                return True
             text, trace = "model %s does not open in its restarted worker: %s", not isinstance(error, EdgeServeError)
             log.error(text, placement.spec.name, error, exc_info=trace, extra=extra)
             return False

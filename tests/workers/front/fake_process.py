@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +45,11 @@ class FakeProcess:
         self.descriptors: list[int] = []
 
     async def load(
-        self, kind: int, question: dict[str, Any], name: str, fds: Sequence[int], is_needed: object
+        self, kind: int, question: dict[str, Any], name: str, find_fds: Callable[[], Sequence[int]], is_needed: object
     ) -> dict[str, Any]:
         """Open a model."""
         await self._outlive(self.started.wait())
-        self.descriptors += map(os.dup, fds)
+        self.descriptors += map(os.dup, find_fds())
         self.asked.append((kind, question))
         while name in self.hangs:
             await self._outlive(asyncio.sleep(0.001))
@@ -107,9 +107,10 @@ class FakeModel:
     arena: Arena
 
     async def close(self) -> None:
-        """Close the model, and then its memory."""
-        await self.model.close()
-        self.arena.close()
+        """Close the model, and then its memory. A second call does nothing."""
+        if self.arena.fd >= 0:
+            await self.model.close()
+            self.arena.close()
 
 
 class Scene:

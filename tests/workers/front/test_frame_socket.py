@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tempfile
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -118,6 +119,18 @@ def test_a_full_socket_queues_and_keeps_the_order() -> None:
         while len(received) < len(whole):
             received += await asyncio.get_running_loop().sock_recv(scene.theirs, 1 << 16)
         assert received == whole
+
+    run(work)
+
+
+def test_a_descriptor_that_is_closed_breaks_the_channel() -> None:
+    async def work(scene: Scene) -> None:
+        with tempfile.TemporaryFile() as file:
+            number = file.fileno()
+        scene.socket.send(FRAMES[0], [number])
+        ((reason, grace),) = scene.broken
+        assert "Bad file descriptor" in reason
+        assert grace == 0
 
     run(work)
 

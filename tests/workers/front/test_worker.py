@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,33 @@ def test_an_instance_may_be_removed_while_its_restarted_worker_opens_it(
 
     with caplog.at_level(logging.ERROR):
         run(work())
+    assert "does not open" not in caplog.text
+
+
+def test_a_model_that_is_unloaded_while_its_worker_starts_again_is_not_opened(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with fake_processes(monkeypatch) as scene:
+            gone, stays = await scene.open("gone"), await scene.open("stays")
+            scene.started = False
+            scene.processes[0].kill("died")
+            await gone.listener.lost()
+            await stays.listener.lost()
+            while len(scene.processes) < 2:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            number = gone.arena.fd
+            await gone.close()
+            with tempfile.TemporaryFile() as file:
+                assert file.fileno() == number, "no file of the worker"
+                scene.processes[1].started.set()
+                await stays.listener.back()
+            (opened,) = scene.processes[1].of_kind(FrameKind.OPEN)
+            assert opened["spec"]["name"] == "stays"
+            assert os.path.samestat(os.fstat(scene.processes[1].descriptors[0]), os.fstat(stays.arena.fd))
+
+    run(work())
     assert "does not open" not in caplog.text
 
 
