@@ -255,7 +255,6 @@ class Main:
 
     def _open(self, question: int, value: dict[str, Any], descriptors: list[int]) -> None:
         sockets = [socket.socket(fileno=fd) for fd in descriptors[1:]]
-        number = value["model"]
 
         def load() -> bytes:
             try:
@@ -268,9 +267,8 @@ class Main:
             for sock in sockets:
                 sock.close()
             return
-        loaded = self._loaded[number]
-        if loaded.in_main:
-            loaded.instances[0].run()
+        if value["in_main"]:  # else a CLOSE that followed the answer may have removed the model by now
+            self._loaded[value["model"]].instances[0].run()
 
     def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena_fd: int) -> dict[str, Any]:
         """Open instances, and start their threads. Return the content of the answer."""
