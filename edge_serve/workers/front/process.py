@@ -51,7 +51,7 @@ class ProcessLimits:
     Attributes:
         hello: from exec to the first frame.
         load: to describe or open a model (TensorRT builds take minutes), and to warm it up.
-        slow_load: after which a load that is not done is logged.
+        slow_load: after which a load that is not done is logged, and a restarted worker opens its next model, too.
         load_setting: the option that sets `load`; "" = none does, as in the server.
         close: to finalize a model, and then to end.
         silence: without a heartbeat before the interpreter counts as stuck; not while a model loads.

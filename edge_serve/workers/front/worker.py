@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from edge_serve.workers.front.restart import LONGEST_WITHOUT_GPU, RestartPolicy,
 from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.interpreter import Environment
 from edge_serve.workers.launch.spawn import Spawned
+from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, json_frame
 
 log = logging.getLogger(__name__)
@@ -437,13 +438,31 @@ class Worker:
                     notify(placement.link.listener.on_lost, one.number, error)
 
     async def _revive(self, process: Process) -> None:
-        for placement in list(self._placements):
-            if not await self._reopen(placement, process) and not process.exited.done():
-                task = start_task(self._retry_opening(placement, process), f"reopen {placement.spec.name}")
-                self._reopening.add(task)
-                task.add_done_callback(self._reopening.discard)
+        """Open the models again one after the other, for the least memory. One that loads slowly, or hangs until the
+        process is killed for it, delays the others by `ProcessLimits.slow_load` only."""
+        models: dict[Arena, list[ModelPlacement]] = {}
+        for placement in self._placements:
+            models.setdefault(placement.link.arena, []).append(placement)
+        tasks = []
+        for placements in models.values():
+            tasks.append(self._start_reopening(self._reopen_model(placements, process), placements[0].spec.name))
+            await asyncio.wait(tasks[-1:], timeout=self._limits.slow_load)
+        await asyncio.gather(*tasks, return_exceptions=True)  # `start_task` logs them
         if not process.exited.done():
             self._policy.started(self._clock.now_ns())
+
+    async def _reopen_model(self, placements: Sequence[ModelPlacement], process: Process) -> None:
+        for placement in placements:  # one at a time: those that were added later share what the first one loads
+            if process.exited.done() or placement not in self._placements:
+                continue
+            if not await self._reopen(placement, process) and not process.exited.done():
+                self._start_reopening(self._retry_opening(placement, process), placement.spec.name)
+
+    def _start_reopening(self, reopening: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = start_task(reopening, f"reopen {name}")
+        self._reopening.add(task)
+        task.add_done_callback(self._reopening.discard)
+        return task
 
     async def _reopen(self, placement: ModelPlacement, process: Process) -> bool:
         """Open a placement again. Return False if the model refuses; True also if it was closed meanwhile."""

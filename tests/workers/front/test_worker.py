@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from edge_serve.backends.base import InstanceSpec
 from edge_serve.workers.front import worker as worker_module
+from edge_serve.workers.front.process import ProcessLimits
 from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.wire.frames import FrameKind
 from tests.workers.front.fake_process import fake_processes
-from tests.workers.harness import run, serving, survives
+from tests.workers.harness import Recorder, config, run, serving, spec, survives
 from tests.workers.hostile import Said, run_hostile_processes
 
 
@@ -185,6 +187,60 @@ def test_an_instance_may_be_removed_while_its_restarted_worker_opens_it(
     with caplog.at_level(logging.ERROR):
         run(work())
     assert "does not open" not in caplog.text
+
+
+def test_a_model_that_hangs_when_it_is_opened_again_keeps_no_other_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
+            models = [await scene.open(name) for name in ("a", "b", "c")]
+            for crash in range(2):
+                scene.hangs.add("a")
+                scene.processes[crash].kill("died")
+                for one in models[crash:]:  # the second time "a" is still away
+                    await one.listener.lost()
+                await models[1].listener.back()
+                await models[2].listener.back()
+                assert not models[0].model.complete
+            scene.hangs.clear()
+            await models[0].listener.back()
+
+    run(work())
+
+
+def test_models_are_opened_again_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with fake_processes(monkeypatch) as scene:
+            first, second = await scene.open("first"), await scene.open("second")
+            scene.hangs.add("first")
+            scene.processes[0].kill("died")
+            for one in (first, second):
+                await one.listener.lost()
+            await asyncio.sleep(0.01)
+            assert [one["spec"]["name"] for one in scene.processes[1].of_kind(FrameKind.OPEN)] == ["first"]
+            scene.hangs.clear()
+            for one in (first, second):
+                await one.listener.back()
+
+    run(work())
+
+
+def test_instances_that_were_added_share_a_model_after_a_restart_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with fake_processes(monkeypatch) as scene:
+            made = await scene.open("m")
+            added = {number: InstanceSpec("added") for number in (1, 2)}
+            made.model.join(await made.model.add(spec(tmp_path, config()), added, Recorder()))
+            scene.processes[0].kill("died")
+            for instance in range(3):
+                await made.listener.lost(instance)
+            for instance in range(3):
+                await made.listener.back(instance)
+            first, second = scene.processes[1].of_kind(FrameKind.OPEN)
+            assert second["beside"] == first["model"]
+
+    run(work())
 
 
 def test_a_model_that_is_unloaded_while_its_worker_starts_again_is_not_opened(
