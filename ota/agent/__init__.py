@@ -6,6 +6,7 @@ May import layers 0 to 3. Start reading in `update`.
     components    the interfaces that an update works with
     compose       creates the real components from the settings
     desired       reads the signed documents: which release and variant this device should run
+    rollout       the rollout document of this run, refreshed when it is older than a few minutes
     checks        refuses taken model names and unapproved code; makes the repository of a trial
     switch        writes the journal, changes the links, and reloads models; and the way back
     recorder      writes the progress of an update to journal, status file, history, and bad list

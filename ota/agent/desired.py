@@ -49,12 +49,28 @@ def check_bundles(rollout: Rollout, asked: Iterable[str]) -> None:
             raise UsageError(f"the fleet of this device has no bundle {bundle!r}; it has: {known}")
 
 
+def wish(rollout: Rollout, bundle: str) -> BundleRollout:
+    """Return the rollout of a bundle, or of the system.
+
+    Raises:
+        Postponed: the document has it no longer.
+    """
+    found = rollout.wishes().get(bundle)
+    if found is None:
+        raise Postponed(f"the rollout of this fleet no longer names {bundle}")
+    return found
+
+
 def choose(components: Components, rollout: Rollout, bundle: str, entry: Journal) -> ReleaseChoice:
-    """Return the release of a bundle, or the version of the system, that this device should run."""
+    """Return the release of a bundle, or the version of the system, that this device should run.
+
+    Raises:
+        Postponed: as `wish`. OtaError: the document of this device cannot be read.
+    """
     device = components.device.document(components.trust)
     spread = 0 if entry.active == 0 else rollout.spread_seconds
     return decide_rollout.choose(
-        rollout.wishes()[bundle], device, entry.active, components.clock.now(), spread_seconds=spread
+        wish(rollout, bundle), device, entry.active, components.clock.now(), spread_seconds=spread
     )
 
 

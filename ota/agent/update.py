@@ -1,21 +1,22 @@
 """One update, step by step: refresh, decide, fetch, install, build, test, switch, watch. OTA.md 4.5.
 
 Each step is durable before the next one begins, and safe to repeat: the next run continues where a run was interrupted.
-A release that fails is undone and added to the bad list.
+The steps before the switch may last for hours, so the switch is decided again, by the rollout and the hours of that
+moment. A release that fails is undone and added to the bad list.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ota.agent import checks, desired, recovery, switch
 from ota.agent.components import Components
 from ota.agent.recorder import UpdateRecorder
+from ota.agent.rollout import CurrentRollout
 from ota.agent.system.update import SystemUpdate
 from ota.decide.probation import ProbationVerdict
-from ota.decide.rollout import ReleaseChoice
+from ota.decide.rollout import ReleaseChoice, reason_not_to_switch
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import SYSTEM
 from ota.documents.rollout import BundleRollout, Rollout
@@ -62,7 +63,10 @@ class Update:
         self._components, self._options = components, options
         self._layout, self._repository = components.layout, components.settings.model_repository
         self._recorder = UpdateRecorder(components)
-        self._system = SystemUpdate(components, self._recorder, now=options.now, patient=not options.by_hand)
+        self._rollout = CurrentRollout(components, self._recorder)
+        self._system = SystemUpdate(
+            components, self._recorder, self._rollout, now=options.now, patient=not options.by_hand
+        )
 
     def run(self, command: str = "apply") -> list[BundleOutcome]:
         """Update all bundles to the releases that this device should run, and then its system.
@@ -76,31 +80,59 @@ class Update:
             recovery.tidy(self._layout)
             self._system.note_results()
             try:
-                outcomes = {
-                    one: self._guarded(one, functools.partial(self.resume, one))
-                    for one in journal.bundles(self._layout)
-                }
+                outcomes: dict[str, BundleOutcome] = {}
+                for step in (self.repair, self.undo_denied, self.finish):
+                    for bundle in journal.bundles(self._layout):
+                        self._run_step(outcomes, bundle, step)
                 if self._is_paused():
                     return list(outcomes.values())
-                rollout = self.refresh()
+                rollout = self._rollout.read()
                 desired.check_bundles(rollout, (one for one in self._options.only if one != SYSTEM))
                 for bundle in sorted(rollout.models):
-                    asked = not self._options.only or bundle in self._options.only
-                    if asked and (bundle not in outcomes or outcomes[bundle].error is None):
-                        outcomes[bundle] = self._guarded(bundle, functools.partial(self.update, rollout, bundle))
+                    if not self._options.only or bundle in self._options.only:
+                        self._run_step(outcomes, bundle, self.update)
                 outcomes |= {one.bundle: one for one in self._system_outcomes(rollout)}
                 self._collect(rollout)
             finally:
                 self._recorder.write_status(state="idle")
             return list(outcomes.values())
 
-    def update(self, rollout: Rollout, bundle: str) -> BundleOutcome:
+    def repair(self, bundle: str) -> BundleOutcome:
+        """Repair the journal and the links of a bundle, and finish a way back that an earlier run left open."""
+        restored = recovery.restore(self._layout, self._repository, bundle)
+        entry = restored.entry
+        for text in restored.found:
+            self._recorder.record_event("healed", bundle, entry.serving(), message=text)
+            self._components.tell(text)
+        stage = entry.next.stage if entry.next else None
+        if stage is UpdateStage.UNDOING:
+            entry = switch.go_back(self._components, entry)
+        elif restored.changed and stage is not UpdateStage.SWITCHING:
+            switch.load(self._components, entry)
+        return self._wait(entry, "")
+
+    def undo_denied(self, bundle: str) -> BundleOutcome:
+        """Go back from a release in a switch or a probation if the rollout denies it."""
+        entry = self._entry(bundle)
+        if entry.next is None or not self._is_denied(entry):
+            return BundleOutcome(bundle, entry.serving())
+        why = f"release {entry.next.release} is denied"
+        return self._wait(switch.undo_denied(self._components, entry), why)
+
+    def finish(self, bundle: str) -> BundleOutcome:
+        """Finish a switch or a probation that an earlier run left open."""
+        outcome, entry = self.undo_denied(bundle), self._entry(bundle)  # again: other bundles were watched meanwhile
+        if entry.next is not None and entry.next.stage is UpdateStage.SWITCHING:
+            entry = self._switch_again(entry, entry.next)
+        if entry.next is not None and entry.next.stage is UpdateStage.PROBATION:
+            return self._watch(entry)
+        return outcome
+
+    def update(self, bundle: str) -> BundleOutcome:
         """Update one bundle to the release that this device should run."""
         self._recorder.check_pause()
-        self._system.check_models_may_change()
-        wish, entry = rollout.models[bundle], journal.read(self._layout, bundle) or Journal(bundle)
-        if entry.next is not None and entry.next.stage is UpdateStage.PROBATION and entry.next.release in wish.deny:
-            entry = switch.undo_denied(self._components, entry)
+        rollout = self._rollout.read()
+        wish, entry = desired.wish(rollout, bundle), self._entry(bundle)
         if entry.next is not None and entry.next.stage in _UNFINISHED:
             return self._wait(entry, f"{entry.next.release} is in {entry.next.stage.value}; it ends first")
         if entry.active in wish.deny:
@@ -114,7 +146,7 @@ class Update:
             return self._replace(wish, entry, choice)
         except OtaError as error:
             if entry.active in wish.deny and (error.permanent or isinstance(error, Untrusted)):
-                self._withdraw(journal.read(self._layout, bundle) or entry, choice.why)
+                self._withdraw(self._entry(bundle), choice.why)
             raise
 
     def _replace(self, wish: BundleRollout, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
@@ -131,9 +163,7 @@ class Update:
             entry = self._build(entry, manifest, variant)
             beside = self._components.device.fits_beside(variant.memory_bytes)
             entry = self._try(entry, manifest) if beside else entry
-            if not choice.may_switch and not self._options.now:
-                return self._wait(entry, choice.why)
-            self._recorder.check_pause()
+            self._check_switch(entry, manifest.release)
             entry = self._switch(entry, beside=beside)
         except Postponed:
             raise
@@ -142,25 +172,21 @@ class Update:
             raise
         return self._watch(entry)
 
-    def resume(self, bundle: str) -> BundleOutcome:
-        """Finish or undo a switch or a probation that an earlier run left open."""
-        self._system.check_models_may_change()
-        restored = recovery.restore(self._layout, self._repository, bundle)
-        entry = restored.entry
-        for text in restored.found:
-            self._recorder.record_event("healed", bundle, entry.serving(), message=text)
-            self._components.tell(text)
-        following = entry.next
-        if following is not None and following.stage is UpdateStage.UNDOING:
-            entry = switch.go_back(self._components, entry)
-        elif following is not None and following.stage is UpdateStage.SWITCHING:
-            entry = self._switch_again(entry, following)
-        elif restored.changed:
-            switch.load(self._components, entry)
-        if entry.next is not None and entry.next.stage is UpdateStage.PROBATION:
-            return self._watch(entry)
-        self._recorder.write_bundle(entry)
-        return BundleOutcome(bundle, entry.serving())
+    def _check_switch(self, entry: Journal, release: int) -> None:
+        """Decide again, right before the switch: the steps before it may have lasted for hours.
+
+        Raises:
+            Postponed: updates are paused, it is outside of the hours, the rollout wants another release, or the
+                metadata could not be refreshed.
+        """
+        try:
+            rollout = self._rollout.read()
+        except OtaError as error:
+            raise Postponed(f"{release} is ready, and waits for fresh metadata: {error.message}") from error
+        self._recorder.check_pause()
+        choice = desired.choose(self._components, rollout, entry.bundle, entry)
+        if why := reason_not_to_switch(choice, release, ignore_hours=self._options.now):
+            raise Postponed(why)
 
     # ---- the steps --------------------------------------------------------------------------------------------------
 
@@ -170,28 +196,24 @@ class Update:
             self._components.tell(text)
         return bool(text)
 
+    def _is_denied(self, entry: Journal) -> bool:
+        """Return whether the rollout denies the release that is switched to or in probation.
+
+        Without a network it counts as not denied: a device must be able to finish what it has begun.
+        """
+        if entry.next is None or entry.next.stage not in journal.SWITCHED:
+            return False
+        try:
+            return entry.next.release in desired.wish(self._rollout.read(), entry.bundle).deny
+        except OtaError:
+            return False
+
     def look(self) -> Rollout:
         """Refresh the metadata for a command that changes nothing else."""
         try:
-            return self.refresh()
+            return self._rollout.read()
         finally:
             self._recorder.write_status(state="idle")
-
-    def refresh(self) -> Rollout:
-        """Fetch and verify the metadata. Return the rollout document of this device's fleet."""
-        self._recorder.write_status(state="checking", last_check=self._recorder.now())
-        try:
-            self._components.trust.refresh()
-            rollout = desired.wanted(self._components)
-        except OtaError as error:
-            self._recorder.status.failed(self._recorder.now(), "refresh", error)
-            raise
-        expires = {role: self._recorder.now() + left for role, left in self._components.trust.expires().items()}
-        unset = self._components.trust.clock_unset()
-        self._recorder.write_status(
-            last_success=self._recorder.now(), metadata_expires=expires, clock_unset=unset, error=None
-        )
-        return rollout
 
     def _planned(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:
         """Continue with the same release and variant, or start with another one."""
@@ -297,12 +319,15 @@ class Update:
             )
 
     def _watch(self, entry: Journal) -> BundleOutcome:
-        """Watch the serving release until it is GOOD, or roll back."""
-        self._recorder.write_status(state="probation")
+        """Watch the serving release until it is GOOD, or roll back if it fails or is denied."""
         self._recorder.write_bundle(entry)
         probation, clock = self._components.probation, self._components.clock
         until = clock.monotonic() + _LONGEST_WATCH * self._components.settings.probation_seconds
         while True:
+            if self._is_denied(entry):
+                return self.undo_denied(entry.bundle)
+            if self._recorder.status.document.get("state") != "probation":  # at first, and after a refresh
+                self._recorder.write_status(state="probation")
             verdict, why = probation.judge(entry, clock.monotonic())
             if verdict is ProbationVerdict.BAD:
                 error = TrialFailed(f"{entry.bundle} {entry.serving()} failed its probation: {why}")
@@ -348,16 +373,24 @@ class Update:
         self._recorder.write_bundle(entry, why)
         return BundleOutcome(entry.bundle, entry.serving(), why)
 
-    def _guarded(self, bundle: str, act: Callable[[], BundleOutcome]) -> BundleOutcome:
-        """Run one bundle. Turn its error into an outcome, so that the other bundles continue."""
+    def _run_step(self, outcomes: dict[str, BundleOutcome], bundle: str, step: Callable[[str], BundleOutcome]) -> None:
+        """Run one step of a bundle, unless a step before has failed. Put its outcome into `outcomes`."""
+        if bundle not in outcomes or outcomes[bundle].error is None:
+            outcomes[bundle] = self._guarded(bundle, step)
+
+    def _guarded(self, bundle: str, step: Callable[[str], BundleOutcome]) -> BundleOutcome:
+        """Run one step of a bundle. Turn its error into an outcome, so that the other bundles continue."""
         try:
-            return act()
+            self._system.check_models_may_change()
+            return step(bundle)
         except Postponed as wait:
-            return self._wait(journal.read(self._layout, bundle) or Journal(bundle), wait.message)
+            return self._wait(self._entry(bundle), wait.message)
         except OtaError as error:
             self._recorder.status.failed(self._recorder.now(), "apply", error)
-            entry = journal.read(self._layout, bundle)
-            return BundleOutcome(bundle, entry.serving() if entry else 0, error=error)
+            return BundleOutcome(bundle, self._entry(bundle).serving(), error=error)
+
+    def _entry(self, bundle: str) -> Journal:
+        return journal.read(self._layout, bundle) or Journal(bundle)
 
     def _system_outcomes(self, rollout: Rollout) -> Iterator[BundleOutcome]:
         """Update the system if the rollout names a version, and this device is of the image or an operator asks."""
@@ -366,7 +399,7 @@ class Update:
             return
         version = before.serving() if before else 0
         try:
-            version, waiting_for = self._system.run(rollout)
+            version, waiting_for = self._system.run()
             self._system.write_status(waiting_for)
             yield BundleOutcome(SYSTEM, version, waiting_for)
         except Postponed as wait:
@@ -379,8 +412,8 @@ class Update:
     def _collect(self, rollout: Rollout | None) -> None:
         """Collect garbage. An error is shown, not raised: the updates before it have their outcomes."""
         wishes = rollout.models if rollout else {}
-        name = self._components.device.document(self._components.trust).device if wishes else ""
-        wanted = [(one.bundle, release) for one in wishes.values() for release in (one.want, one.pin.get(name, 0))]
+        own = self._components.device.name if wishes else ""
+        wanted = [(one.bundle, release) for one in wishes.values() for release in (one.want, one.pin.get(own, 0))]
         try:
             failures = garbage.collect(self._layout, self._repository, self._recorder.now(), wanted).failures
         except StoreError as error:

@@ -116,6 +116,17 @@ def choose(
     return ReleaseChoice(release, may_switch, why if may_switch else f"{why}; it switches at {wish.window} local time")
 
 
+def reason_not_to_switch(choice: ReleaseChoice, release: int, *, ignore_hours: bool = False) -> str:
+    """Return why a device must not switch to a release that it has made ready; "" = it may.
+
+    Args:
+        choice: of this moment, which may be hours later than the one for which the release was made ready.
+    """
+    if choice.release != release:
+        return f"{release} was made ready and is no longer wanted: {choice.why}"
+    return "" if choice.may_switch or ignore_hours else choice.why
+
+
 def _release(
     wish: BundleRollout, device: DeviceDocument, active: int, now: float, spread_seconds: int
 ) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,11 @@ NOW = 1_800_000_000.0
 LATER = time.strftime("%H:00-%H:30", time.localtime(NOW + 2 * 3600))
 
 
+def hours(start: float, end: float) -> str:
+    """Return hours of the day that begin and end so many hours after NOW."""
+    return "-".join(time.strftime("%H:%M", time.localtime(NOW + one * 3600)) for one in (start, end))
+
+
 @dataclass
 class FakeClock:
     """Time that passes in sleeps only."""
@@ -50,9 +55,10 @@ class FakeClock:
 
 @dataclass
 class FakeTrust:
-    """A repository's verified documents."""
+    """A repository's documents, of which a run reads those of its last refresh."""
 
     documents: dict[str, bytes] = field(default_factory=dict)
+    verified: dict[str, bytes] = field(default_factory=dict)
     floors: dict[str, int] = field(default_factory=dict)
     code: set[str] = field(default_factory=set)
     failure: OtaError | None = None
@@ -63,20 +69,26 @@ class FakeTrust:
         self.refreshed = False
         if self.failure is not None:
             raise self.failure
-        self.refreshed = True
+        self.refreshed, self.verified = True, dict(self.documents)
 
     def is_refreshed(self) -> bool:
         return self.refreshed
 
     def target(self, path: str) -> tuple[str, int] | None:
-        data = self.documents.get(path)
+        data = self._verified().get(path)
         return None if data is None else (sha256(data), len(data))
 
     def document(self, path: str, most_bytes: int) -> bytes:
-        if path not in self.documents:
+        found = self._verified()
+        if path not in found:
             raise NotInRepository(f"the metadata does not list {path}")
-        assert len(self.documents[path]) <= most_bytes
-        return self.documents[path]
+        assert len(found[path]) <= most_bytes
+        return found[path]
+
+    def _verified(self) -> dict[str, bytes]:
+        if not self.refreshed:
+            self.refresh()
+        return self.verified
 
     def floor(self, name: str, path: str) -> int:
         return self.floors.get(name, 0)
@@ -99,6 +111,8 @@ class FakeFetcher:
     blobs: dict[str, bytes] = field(default_factory=dict)
     failures: list[OtaError] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
+    #: what happens while a download lasts
+    slowly: Callable[[], None] = lambda: None
 
     def missing(self, entries: Sequence[FileEntry]) -> int:
         return sum(one.size for one in entries if not self.layout.blob(one.sha256).exists())
@@ -106,6 +120,7 @@ class FakeFetcher:
     def fetch(self, entries: Sequence[FileEntry], progress: Progress) -> None:
         if self.failures:
             raise self.failures.pop(0)
+        self.slowly()
         for one in entries:
             blob, partial = self.layout.blob(one.sha256), self.layout.partial / one.sha256
             if blob.exists():

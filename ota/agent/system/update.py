@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ota.agent import desired
 from ota.agent.components import Components
 from ota.agent.recorder import UpdateRecorder
+from ota.agent.rollout import CurrentRollout
 from ota.agent.system.state import as_journal, find_state, read_state
 from ota.decide import system as decide
-from ota.decide.rollout import ReleaseChoice
+from ota.decide.rollout import ReleaseChoice, reason_not_to_switch
 from ota.decide.system import SystemState
 from ota.decide.window import in_window
 from ota.documents.manifest import FileEntry
 from ota.documents.names import SYSTEM, system_target
-from ota.documents.rollout import Rollout
+from ota.documents.rollout import BundleRollout
 from ota.documents.system import MOST_BYTES, SystemDocument, read_system
 from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted
 from ota.fetch.limits import check_hours
@@ -42,8 +42,11 @@ class SystemUpdate:
         patient: wait after the root side has refused a version.
     """
 
-    def __init__(self, components: Components, recorder: UpdateRecorder, *, now: bool, patient: bool) -> None:
-        self._components, self._recorder, self._now, self._patient = components, recorder, now, patient
+    def __init__(
+        self, components: Components, recorder: UpdateRecorder, rollout: CurrentRollout, *, now: bool, patient: bool
+    ) -> None:
+        self._components, self._recorder, self._rollout = components, recorder, rollout
+        self._now, self._patient = now, patient
         self._layout, self._root = components.layout, components.settings.system_root
         self._unit = SystemUnit(self._root)
 
@@ -72,7 +75,7 @@ class SystemUpdate:
             bad.save(self._layout, bad.load(self._layout).without(SYSTEM, state.version))
             self._recorder.record_event("good", SYSTEM, state.version)
 
-    def run(self, rollout: Rollout) -> tuple[int, str]:
+    def run(self) -> tuple[int, str]:
         """Update the system to the version that this device should run. Return the running version, and what waits.
 
         Raises:
@@ -80,9 +83,8 @@ class SystemUpdate:
             Postponed: it waits. OtaError: it failed.
         """
         self._recorder.check_pause()
-        state = read_state(self._root)
-        entry = as_journal(state, self._layout)
-        choice = self._choose(rollout, entry)
+        state, wish = read_state(self._root), desired.wish(self._rollout.read(), SYSTEM)
+        choice = self._choose(state)
         if choice.release in (0, state.version):
             system_stage.keep_only(self._layout, 0)
             return state.version, decide.reason_models_wait(state) if choice.release else choice.why
@@ -93,9 +95,11 @@ class SystemUpdate:
             raise Postponed(why)
         self._refuse_after_failure(choice.release)
         self._unit.check()
-        document = self._fetch(rollout, state, choice.release)
-        if not choice.may_switch and not self._now:
-            return state.version, choice.why
+        document = self._fetch(wish, state, choice.release)
+        # decided again: the download may have lasted for hours
+        if why := reason_not_to_switch(self._choose(state), choice.release, ignore_hours=self._now):
+            raise Postponed(why)
+        self._recorder.check_pause()
         return state.version, self._install(document)
 
     def journal(self) -> Journal | None:
@@ -103,11 +107,12 @@ class SystemUpdate:
         state = find_state(self._root)
         return as_journal(state, self._layout) if state else None
 
-    def _choose(self, rollout: Rollout, entry: Journal) -> ReleaseChoice:
-        choice = desired.choose(self._components, rollout, SYSTEM, replace(entry, active=entry.serving()))
+    def _choose(self, state: SystemState) -> ReleaseChoice:
+        """Return the version that this device should run by the rollout and the hours of this moment."""
+        rollout = self._rollout.read()
+        choice = desired.choose(self._components, rollout, SYSTEM, Journal(SYSTEM, active=state.version))
         own = check_hours(self._components.settings.system_window, "SYSTEM_WINDOW")
-        wish = rollout.system
-        if wish is not None and not wish.window and not in_window(own, self._components.clock.now()):
+        if not desired.wish(rollout, SYSTEM).window and not in_window(own, self._components.clock.now()):
             return ReleaseChoice(choice.release, False, f"{choice.why}; the system is updated at {own} local time")
         return choice
 
@@ -133,9 +138,9 @@ class SystemUpdate:
             until = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.until))
             raise Postponed(f"system {version} was not installed: {found.message}; not tried again before {until}")
 
-    def _fetch(self, rollout: Rollout, state: SystemState, version: int) -> SystemDocument:
+    def _fetch(self, wish: BundleRollout, state: SystemState, version: int) -> SystemDocument:
         """Stage a version: its document first, which keeps its files from garbage collection."""
-        document, data = self._document(rollout, state, version)
+        document, data = self._document(wish, state, version)
         system_stage.begin(self._layout, document, data)
         if system_stage.is_assembled(self._layout, document):
             return document
@@ -163,13 +168,10 @@ class SystemUpdate:
             garbage.collect(self._layout, self._components.settings.model_repository, self._recorder.now())
             return self._components.fetcher.missing(files)
 
-    def _document(self, rollout: Rollout, state: SystemState, version: int) -> tuple[SystemDocument, bytes]:
+    def _document(self, wish: BundleRollout, state: SystemState, version: int) -> tuple[SystemDocument, bytes]:
         """Return the verified document of a version for this device."""
-        assert rollout.system is not None, "the caller has a rollout of the system"
-        if rollout.system.family != state.product:
-            raise Unsuitable(
-                f"the rollout is of the product {rollout.system.family}, and this device has {state.product}"
-            )
+        if wish.family != state.product:
+            raise Unsuitable(f"the rollout is of the product {wish.family}, and this device has {state.product}")
         target = system_target(state.product, state.profile, state.arch, version)
         if self._components.trust.target(target) is None:
             raise Unsuitable(
@@ -184,7 +186,6 @@ class SystemUpdate:
 
     def _install(self, document: SystemDocument) -> str:
         """Hand a version to the root side. The machine restarts, and may end this process, right after the answer."""
-        self._recorder.check_pause()
         version = document.version
         self._recorder.write_status(state="switching")
         self._recorder.record_event("switching", SYSTEM, version)

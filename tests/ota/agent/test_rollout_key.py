@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ota.agent.rollout import FRESH_SECONDS
+from ota.decide.probation import ProbationVerdict
 from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.errors import NotInRepository, OtaError, RolledBack, TrialFailed, Unsuitable
+from ota.store.journal import Journal
 from ota.trust.client import TrustClient
 from ota.trust.clock_floor import FlooredClock
 from ota.trust.expiry import ExpiryCheckedTrust
@@ -167,3 +170,20 @@ def test_the_key_of_rollout_bypasses_neither_hardware_nor_trial(device: Attacked
     refused(device, TrialFailed, "the golden test of det 19 failed")
     device.roll(19, 8, pin={"dev-1": 19})
     assert device.apply() == 17
+
+
+@pytest.mark.fault("R1")
+def test_a_denial_is_fetched_and_followed_during_a_probation(device: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(entry: Journal, now: float) -> tuple[ProbationVerdict, str]:
+        if "denied" not in done:
+            device.roll(18, 7, deny=[18], previous=17)
+        done.append("denied")
+        return ProbationVerdict.WAIT, "few requests"
+
+    done: list[str] = []
+    device.sign(18)
+    device.roll(18, 6)
+    monkeypatch.setattr(device.probation, "judge", judge)
+    monkeypatch.setattr(device.probation, "interval", lambda: 30.0)
+    assert device.apply() == 17
+    assert len(done) <= FRESH_SECONDS / 30

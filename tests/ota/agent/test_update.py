@@ -14,6 +14,7 @@ import pytest
 from ota import files
 from ota.agent.operator import actions
 from ota.agent.operator.plan import plan
+from ota.agent.rollout import FRESH_SECONDS
 from ota.agent.update import Update
 from ota.decide.probation import ProbationVerdict
 from ota.errors import (
@@ -32,9 +33,9 @@ from ota.files import DiskOperation
 from ota.server.admin_client import ServerReload
 from ota.server.trial import UnitTrial
 from ota.store import bad, history, pause
-from ota.store.journal import UpdateStage
+from ota.store.journal import Journal, UpdateStage
 from tests.ota.bundles import files_of, sha256
-from tests.ota.device import LATER, NOW, Device
+from tests.ota.device import LATER, NOW, Device, hours
 
 PAIR: Mapping[str, Any] = {"front": 1, "inner": 1, "outer": 1}
 
@@ -235,6 +236,65 @@ def test_a_newer_release_takes_the_place_of_one_that_waits_for_its_hours(device:
     assert device.run()["det"].release == 18
     assert device.trial.tried == tried  # tested before
     assert (device.journal().active, device.journal().previous) == (18, 16)
+
+
+@pytest.mark.fault("R7")
+@pytest.mark.parametrize(("window", "release"), [(hours(-1, 0.1), 16), (hours(2, 4), 17)])
+def test_the_hours_count_at_the_moment_of_the_switch(device: Device, window: str, release: int) -> None:
+    device.publish(release=17)
+    device.want("det", 17, window=window)
+    device.fetcher.slowly = lambda: device.clock.sleep(3 * 3600)
+    outcome = device.run()["det"]
+    assert (outcome.release, device.server.serving) == (release, {"det": release})
+    assert (f"it switches at {window} local time" in outcome.waiting_for) is (release == 16)
+    device.want("det", 17, window=LATER)
+    assert device.run(now=True)["det"].release == 17
+
+
+@pytest.mark.fault("R1")
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"deny": [17], "previous": 16}, "release 17 is denied"),
+        ({"paused": True}, "the rollout of release 17 is paused"),
+        ({"pin": {"dev-1": 16}}, "this device is pinned to it"),
+    ],
+)
+def test_a_release_that_is_no_longer_wanted_after_its_download_is_not_switched_to(
+    device: Device, members: dict[str, object], why: str
+) -> None:
+    def slowly() -> None:
+        device.clock.sleep(3 * 3600)
+        device.want("det", 17, **members)
+
+    device.publish(release=17)
+    device.fetcher.slowly = slowly
+    outcome = device.run()["det"]
+    assert outcome.waiting_for == f"17 was made ready and is no longer wanted: {why}"
+    assert (device.server.serving, len(device.server.reloads)) == ({"det": 16}, 1)
+    device.fetcher.slowly = lambda: None
+    device.run()
+    assert device.journal().next is None
+    device.want("det", 17)
+    assert device.run()["det"].release == 17
+
+
+def test_a_switch_waits_for_the_network_if_the_metadata_is_old(device: Device) -> None:
+    def slowly() -> None:
+        device.clock.sleep(3 * 3600)
+        device.trust.failure = FetchError("the server is down")
+
+    device.publish(release=17)
+    device.publish("seg", 1)
+    device.fetcher.slowly = slowly
+    found = device.outcomes(by_hand=False)
+    assert found["det"].waiting_for == "17 is ready, and waits for fresh metadata: the server is down"
+    assert str(found["seg"].error) == "the server is down"
+    assert device.server.serving == {"det": 16}
+    assert device.journal().next.stage is UpdateStage.TESTED  # type: ignore[union-attr]  # it is on its way
+    device.trust.failure, device.fetcher.slowly = None, lambda: None
+    assert device.run(by_hand=False)["det"].release == 17
+    assert status(device)["error"] is None
 
 
 @pytest.mark.fault("R7")
@@ -463,6 +523,78 @@ def test_garbage_that_cannot_be_removed_costs_no_outcome(device: Device, monkeyp
     assert status(device)["counters"]["failures"] == {"collect/disk": 1}
 
 
+def judge_good_after(device: Device, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let probations last for so long after now, and end well."""
+    until = device.clock.seconds + seconds
+
+    def judge(entry: Journal, now: float) -> tuple[ProbationVerdict, str]:
+        return (ProbationVerdict.GOOD, "0 requests") if now >= until else (ProbationVerdict.WAIT, "0 requests")
+
+    monkeypatch.setattr(device.probation, "judge", judge)
+
+
+@pytest.mark.fault("R1")
+def test_a_release_that_is_denied_in_its_probation_is_left_within_minutes(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.publish(release=17)
+    judge_good_after(device, 1200, monkeypatch)
+    began, sleep = device.clock.seconds, device.clock.sleep
+
+    def deny(seconds: float) -> None:
+        if device.clock.seconds == began + 10:
+            device.want("det", 17, previous=16, deny=[17])
+        sleep(seconds)
+
+    monkeypatch.setattr(device.clock, "sleep", deny)
+    assert device.run()["det"].waiting_for == "release 17 is denied"
+    assert device.clock.seconds - began <= FRESH_SECONDS
+    assert device.server.serving == {"det": 16}
+    assert events(device)[-2:] == ["switched 17", "rolled_back 17"]
+    assert not bad.load(device.layout).entries
+
+
+@pytest.mark.fault("R1")
+@pytest.mark.parametrize("stage", [UpdateStage.SWITCHING, UpdateStage.PROBATION])
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_denied_release_that_a_run_left_open_is_left_before_other_bundles_are_watched(
+    device: Device, monkeypatch: pytest.MonkeyPatch, stage: UpdateStage, paused: bool
+) -> None:
+    device.publish("abc", 1)
+    device.publish(release=17)
+    monkeypatch.setattr(device.probation, "interval", lambda: 60.0)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 1000
+    device.run(only=("abc",))
+    if stage is UpdateStage.SWITCHING:
+        device.server.failures = [ServerError("no reply within 30 s")]
+    device.outcomes(only=("det",))
+    assert [device.journal(one).next.stage for one in ("abc", "det")] == [UpdateStage.PROBATION, stage]  # type: ignore[union-attr]
+    if paused:
+        pause.write(device.layout, pause.Pause(NOW))
+    device.want("det", 17, previous=16, deny=[17])
+    device.server.reloads.clear()
+    judge_good_after(device, 600, monkeypatch)
+    began = device.clock.seconds
+    assert device.run()["det"].release == 16
+    left, good = [one for one in history.read(device.layout) if one["event"] in ("rolled_back", "good")][-2:]
+    assert (left["release"], left["time"] - began) == (17, 0)
+    assert (good["bundle"], good["time"] - began) == ("abc", 600)
+    assert device.server.reloads == [(("det",), False)]
+    assert device.server.serving == {"abc": 1, "det": 16}
+
+
+def test_without_a_network_a_device_finishes_what_it_has_begun(device: Device) -> None:
+    device.publish(release=17)
+    device.server.failures = [ServerError("no reply within 30 s")]
+    device.outcomes()
+    device.trust.failure = FetchError("the server is down")
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 1000
+    with pytest.raises(FetchError):
+        device.run()
+    assert (device.journal().active, device.journal().next) == (17, None)
+    assert status(device)["error"]["message"] == "the server is down"
+
+
 def test_a_pause_stops_updates_but_not_a_probation(device: Device) -> None:
     device.publish(release=17)
     device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
@@ -485,7 +617,7 @@ def test_a_bundle_that_the_fleet_does_not_have_is_refused(device: Device) -> Non
         device.run(only=("det", "detx"))
     assert device.journal().active == 16
     assert status(device)["state"] == "idle"
-    rollout = Update(device.parts()).refresh()
+    rollout = Update(device.parts()).look()
     with pytest.raises(UsageError, match="no bundle 'detx'"):
         plan(device.parts(), rollout, ["detx"], detailed=False)
     assert [one.wanted for one in plan(device.parts(), rollout, ["det", "system"], detailed=False)] == [17]

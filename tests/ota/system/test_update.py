@@ -16,7 +16,7 @@ from ota.errors import FetchError, NoSpace, NotInRepository, OtaError, ServerErr
 from ota.store import bad, garbage, history, pause
 from ota.strict_json import to_canonical_json
 from tests.ota.bundles import sha256
-from tests.ota.device import LATER, NOW, Device
+from tests.ota.device import LATER, NOW, Device, hours
 from tests.ota.system.root_side import ARCH, ImageDevice, root_side
 
 FILES = {"root": ".root", "verity": ".verity", "uki": ".efi"}
@@ -138,6 +138,34 @@ def test_the_window_of_the_device_counts_if_the_rollout_has_none(tmp_path: Path)
         device.want_system(2, window="00:00-00:00")
         device.waits()
     assert asked == [{"op": "install", "version": 2}]
+
+
+@pytest.mark.parametrize(("window", "ends_inside"), [(hours(-1, 0.1), False), (hours(2, 4), True)])
+@pytest.mark.parametrize("setting", [False, True])
+def test_the_hours_count_at_the_moment_of_the_installation(
+    tmp_path: Path, window: str, ends_inside: bool, setting: bool
+) -> None:
+    device = SystemDevice(tmp_path / "device", system_window=window if setting else "")
+    device.publish_system()
+    device.want_system(2, window="" if setting else window)
+    device.fetcher.slowly = lambda: device.clock.sleep(3 * 3600)
+    with root_side(device.image.root) as asked:
+        assert (f"{window} local time" in device.waits()) is not ends_inside
+    assert bool(asked) is ends_inside
+
+
+def test_a_system_that_is_no_longer_wanted_after_its_download_is_not_installed(
+    device: SystemDevice, asked: list[Mapping[str, Any]]
+) -> None:
+    def slowly() -> None:
+        device.clock.sleep(3 * 3600)
+        device.want_system(2, paused=True)
+
+    device.fetcher.slowly = slowly
+    assert device.waits() == "2 was made ready and is no longer wanted: the rollout of release 2 is paused"
+    device.fetcher.slowly = lambda: None
+    device.waits()
+    assert (asked, device.staged()) == ([], [])
 
 
 def test_a_cut_download_is_continued(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
