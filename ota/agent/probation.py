@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -104,13 +105,12 @@ class StatusProbation:
 
         The boot step, which counts starts otherwise, gets no lock while the agent watches.
         """
-        server = document.get("server")
-        uptime = server.get("uptime_seconds") if isinstance(server, Mapping) else None
-        if not isinstance(server, Mapping) or not isinstance(uptime, (int, float)):
+        pid, uptime = _process(document)
+        if uptime == math.inf:
             return 0
-        pid, last, restarts = self._servers.get(bundle, (server.get("pid"), uptime, 0))
-        restarts += pid != server.get("pid") or uptime < last
-        self._servers[bundle] = server.get("pid"), uptime, restarts
+        before, last, restarts = self._servers.get(bundle, (pid, uptime, 0))
+        restarts += before != pid or uptime < last
+        self._servers[bundle] = pid, uptime, restarts
         return restarts
 
     def _limits(self, model: str) -> ProbationLimits:
@@ -162,7 +162,17 @@ def _figures(document: Mapping[str, Any], model: str, version: str) -> VersionSt
         ready=row.get("condition") in _SERVES,
         reason=str(row.get("reason") or row.get("condition") or ""),
         loading=row.get("condition") == "loading",
+        served_seconds=_process(document)[1] - float(row.get("load_seconds") or 0.0),
     )
+
+
+def _process(document: Mapping[str, Any]) -> tuple[object, float]:
+    """Return process ID and uptime of the server in seconds; inf = unknown."""
+    server = document.get("server")
+    uptime = server.get("uptime_seconds") if isinstance(server, Mapping) else None
+    if not isinstance(server, Mapping) or not isinstance(uptime, (int, float)):
+        return None, math.inf
+    return server.get("pid"), uptime
 
 
 def _rows(document: Mapping[str, Any], model: str) -> list[dict[str, Any]]:

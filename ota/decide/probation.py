@@ -43,6 +43,7 @@ class VersionStatistics:
         restarts: of its worker processes.
         ready: it serves now; unready_seconds: for how long it has not.
         loading: the server loads it, as after a restart; `unready_seconds` then counts from the start of the load.
+        served_seconds: for how long it can have served at most, by the start of the server; inf = unknown.
     """
 
     requests: int = 0
@@ -54,6 +55,7 @@ class VersionStatistics:
     unready_seconds: float = 0.0
     reason: str = ""
     loading: bool = False
+    served_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,15 @@ def judge(
 ) -> tuple[ProbationVerdict, str]:
     """Return the verdict on one model, and its reason.
 
+    Time before the last start of the server does not count: nothing served then, or nothing is known about it. Starts
+    that go on without end are limited by the tries of the release.
+
     Args:
         before: of the release that served before, as it was at the switch; without requests = unknown.
         now: of the new release, counted since it was loaded.
         elapsed: seconds since the switch.
     """
+    elapsed = min(elapsed, now.served_seconds)
     if trouble := _trouble(before, now, bounds, limits):
         return ProbationVerdict.BAD, trouble
     if elapsed < limits.probation_seconds:

@@ -128,6 +128,25 @@ def test_starts_of_the_server_that_the_boot_step_could_not_count_are_counted() -
     )  # fmt: skip
 
 
+@pytest.mark.fault("L8")
+def test_time_in_which_the_server_is_down_or_loads_is_no_probation() -> None:
+    server = FakeServer(row(load_seconds=20.0))
+    subject = StatusProbation(server, SETTINGS)
+    server.server = {"pid": 7, "uptime_seconds": 5000.0}
+    assert subject.judge(entry(), NOW + 2)[0] is ProbationVerdict.WAIT
+    server.error = ServerError("no edge-serve answers")
+    assert subject.judge(entry(), NOW + 1600)[0] is ProbationVerdict.WAIT
+    server.error = None
+    for run in (subject, StatusProbation(server, SETTINGS)):
+        for uptime, verdict in ((23.0, ProbationVerdict.WAIT), (139.0, ProbationVerdict.WAIT)):
+            server.server = {"pid": 8, "uptime_seconds": uptime}
+            assert run.judge(entry(), NOW + 1600 + uptime)[0] is verdict
+    server.server = {"pid": 8, "uptime_seconds": 141.0}
+    assert subject.judge(entry(), NOW + 1741) == (
+        ProbationVerdict.GOOD, "det: 0 requests in 121 s, and its golden test passed",
+    )  # fmt: skip
+
+
 def test_a_release_whose_switch_used_up_all_tries_is_judged_like_any_other() -> None:
     following = entry().next
     assert following is not None
