@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ota.documents.system import SystemDocument
@@ -54,8 +54,22 @@ def reason_models_wait(state: SystemState) -> str:
     return ""
 
 
-def reason_not_to_try(state: SystemState, version: int) -> str:
-    """Return why a version, higher or lower than the running one, must not be installed here; "" = it may be."""
+def is_way_back(state: SystemState, version: int, denied: Collection[int]) -> bool:
+    """Return whether a device goes to a version by restarting into its other slot.
+
+    Only a denied version is left so: the root side then puts it on the bad list for good.
+    """
+    return version == state.previous and state.version in denied
+
+
+def reason_not_to_run(state: SystemState, version: int, denied: Collection[int]) -> str:
+    """Return why this device must not go from the running version to another one; "" = it may, or there is no other.
+
+    Args:
+        version: that the device should run; 0 = none.
+    """
+    if version in (0, state.version) or is_way_back(state, version, denied):
+        return ""
     if version in state.bad:
         return f"system {version} failed on this device ({state.bad[version]}): publish a higher version"
     if version < state.version:

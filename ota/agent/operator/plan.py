@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ota.agent import checks, desired
 from ota.agent.components import Components
 from ota.agent.system.state import as_journal, find_state
-from ota.decide.system import reason_not_to_try
+from ota.decide.system import reason_not_to_run
 from ota.decide.variant import Candidate
 from ota.documents.names import SYSTEM
 from ota.documents.rollout import Rollout
@@ -64,7 +64,7 @@ def _plan_system(components: Components, rollout: Rollout) -> Iterator[PlannedUp
     if state is None or rollout.system is None:
         return
     choice = desired.choose(components, rollout, SYSTEM, as_journal(state, components.layout))
-    why = (state.version != choice.release and reason_not_to_try(state, choice.release)) or choice.why
+    why = reason_not_to_run(state, choice.release, rollout.system.deny) or choice.why
     yield PlannedUpdate(SYSTEM, state.version, choice.release, why)
 
 

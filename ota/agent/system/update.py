@@ -89,9 +89,9 @@ class SystemUpdate:
             system_stage.keep_only(self._layout, 0)
             return state.version, decide.reason_models_wait(state) if choice.release else choice.why
         self._refuse_while_busy(state)
-        if choice.release == state.previous and choice.release < state.version:
+        if decide.is_way_back(state, choice.release, wish.deny):
             return state.version, self._roll_back(choice)
-        if why := decide.reason_not_to_try(state, choice.release):
+        if why := decide.reason_not_to_run(state, choice.release, wish.deny):
             raise Postponed(why)
         self._refuse_after_failure(choice.release)
         self._unit.check()
@@ -209,7 +209,7 @@ class SystemUpdate:
         bad.save(self._layout, bad.load(self._layout).add(entry))
 
     def _roll_back(self, choice: ReleaseChoice) -> str:
-        """Go back to the other good version, because the rollout says so."""
+        """Go back to the other good version, because the rollout denies the running one."""
         if not choice.may_switch and not self._now:
             return choice.why
         self._components.tell(f"{SYSTEM}: going back to {choice.release}: {choice.why}")

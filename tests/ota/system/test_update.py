@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ota.agent.boot import Boot
+from ota.agent.operator.plan import plan
+from ota.agent.update import Update
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target, system_target
 from ota.errors import FetchError, NoSpace, NotInRepository, OtaError, ServerError, Unsuitable, Untrusted
@@ -282,6 +284,42 @@ def test_a_denied_version_is_rolled_back_to_the_other_good_one(
     device.want_system(2, previous=1, deny=[2])
     assert device.waits().startswith("the device restarts into 1")
     assert asked == [{"op": "rollback"}]
+
+
+@pytest.mark.parametrize(
+    ("want", "members"), [(2, {"pin": {"dev-1": 1}}), (1, {}), (2, {"pin": {"dev-1": 1}, "deny": [3]})]
+)
+def test_the_version_in_the_other_slot_is_older_unless_the_running_one_is_denied(
+    device: SystemDevice, asked: list[Mapping[str, Any]], want: int, members: dict[str, Any]
+) -> None:
+    """Going back would put the running version on the bad list for good."""
+    device.image.boots(2, confirmed=[1, 2], previous=1)
+    device.want_system(want, **members)
+    why = "system 1 is older than 2, which runs: publish a higher version"
+    assert (planned(device), device.waits()) == ((1, why), why)
+    device.want_system(2)
+    assert (planned(device), device.waits()) == ((2, "it is the wanted release"), "")
+    assert asked == []
+    device.want_system(want, **{**members, "deny": [2]}, previous=1)
+    assert planned(device)[1].startswith("release 2 is denied: ")
+    assert device.waits().startswith("the device restarts into 1 (release 2 is denied: ")
+    assert asked == [{"op": "rollback"}]
+
+
+def planned(device: SystemDevice) -> tuple[int, str]:
+    """Return the version that `edge-ota plan` names, and why."""
+    parts = device.parts()
+    found = plan(parts, Update(parts).look(), ["system"], detailed=True)[0]
+    return found.wanted, found.why
+
+
+def test_a_plan_says_why_no_version_may_run(device: SystemDevice) -> None:
+    device.image.boots(2, confirmed=[2])
+    device.want_system(2, deny=[2])
+    assert planned(device) == (
+        0,
+        "release 2 is denied: no other release is allowed, so the model is not served; publish one",
+    )
 
 
 @pytest.mark.parametrize(
