@@ -92,6 +92,7 @@ class SystemUpdate:
         if decide.is_way_back(state, choice.release, wish.deny):
             return state.version, self._roll_back(choice)
         if why := decide.reason_not_to_run(state, choice.release, wish.deny):
+            system_stage.keep_only(self._layout, 0)  # those of a version that failed, or that is no longer wanted
             raise Postponed(why)
         self._refuse_after_failure(choice.release)
         self._unit.check()

@@ -271,6 +271,21 @@ def test_a_version_that_failed_is_remembered_and_the_next_one_is_higher(
     assert asked == [{"op": "install", "version": 6}]
 
 
+@pytest.mark.fault("D1")
+@pytest.mark.parametrize("wanted", [2, 1])
+def test_the_files_of_a_version_that_failed_are_removed(
+    device: SystemDevice, asked: list[Mapping[str, Any]], wanted: int
+) -> None:
+    device.waits()
+    assert len(device.staged()) == 4
+    device.image.boots(1, bad={"2": "the server did not answer"})
+    device.want_system(wanted)
+    device.waits()
+    assert device.staged() == []
+    garbage.collect(device.layout, device.repository, NOW + 10**6)
+    assert not any(device.layout.blob(one).exists() for one in device.fetcher.blobs)
+
+
 def test_an_older_version_is_refused(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
     device.image.boots(3, confirmed=[3])
     assert device.waits() == "system 2 is older than 3, which runs: publish a higher version"
