@@ -31,6 +31,7 @@ from ota.trust.verified import VerifiedRole, check_delegation, issue_time, verif
 
 #: documents that are kept in metadata/targets; each is small
 MOST_CACHED = 64
+_COPY_AGAIN = "copy the whole repository again, or wait until it is published completely"
 _LATEST = datetime.max.replace(tzinfo=timezone.utc).timestamp() - 86400
 
 
@@ -123,6 +124,7 @@ class TrustClient:
 
         Raises:
             NotInRepository: the metadata does not list it.
+            FetchError: no mirror delivered it, or none has the file, although the metadata lists it.
             Untrusted: it is longer than `most_bytes`, or no mirror has the signed bytes.
             OtaError: as `refresh`.
         """
@@ -284,6 +286,8 @@ class TrustClient:
                     data = _got(source, where, info.length)
                     info.verify_length_and_hashes(data)
                     return data
+            except NotInRepository as error:  # only signed metadata may say that a document does not exist
+                failures.append(FetchError(f"{error.message}, but signed metadata lists it: {_COPY_AGAIN}"))
             except (FetchError, Untrusted) as error:
                 failures.append(error)
         raise next((one for one in failures if isinstance(one, Untrusted)), failures[0])

@@ -9,7 +9,7 @@ import pytest
 from ota.agent.rollout import FRESH_SECONDS
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import floor_target, manifest_target, rollout_target
-from ota.errors import NotInRepository, OtaError, RolledBack, TrialFailed, Unsuitable
+from ota.errors import FetchError, NotInRepository, OtaError, RolledBack, TrialFailed, Unsuitable
 from ota.store.journal import Journal
 from ota.trust.client import TrustClient
 from ota.trust.clock_floor import FlooredClock
@@ -142,6 +142,20 @@ def test_the_key_of_rollout_gets_no_device_below_the_floor(device: Attacked) -> 
     del device.online.signed["models-vision"].targets[floor_target("vision")]
     device.online.publish("models-vision")
     refused(device, RolledBack, "det 16 has the counter 16, and the floor is 17")  # as this device remembers
+    device.roll(17, 7)
+    assert device.apply() == 17
+
+
+@pytest.mark.fault("T9", "R1")
+def test_a_file_server_that_lacks_the_floor_does_not_remove_it(device: Attacked) -> None:
+    device.online.add_document(floor_target("vision"), {"schema": 1, "floors": {"det": 17}})
+    device.online.publish("models-vision")
+    device.roll(16, 6)
+    (path,) = (one for one in device.online.files if one.endswith(".floor.json"))
+    content = device.online.files.pop(path)
+    refused(device, FetchError, r"floor\.json is not in the repository, but signed metadata lists it")
+    device.online.files[path] = content
+    refused(device, RolledBack, "det 16 has the counter 16, and the floor is 17")
     device.roll(17, 7)
     assert device.apply() == 17
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ota import files
-from ota.errors import AlreadyRunning, NoSpace, NotInRepository, RolledBack, StoreError, Untrusted
+from ota.errors import AlreadyRunning, FetchError, NoSpace, NotInRepository, RolledBack, StoreError, Untrusted
 from tests.ota.simulator import DAY, NOW, Repository
 from tests.ota.trust.device import MANIFEST, Device, refused
 
@@ -73,6 +73,19 @@ def test_a_document_that_is_not_listed_is_not_found(repository: Repository, devi
         trust.document("bundles/det/det.2.json", 1000)
     with pytest.raises(Untrusted, match="14 bytes, expected at most 10"):
         trust.document(MANIFEST, 10)
+
+
+def test_a_listed_document_that_a_mirror_lacks_is_no_document_that_is_not_listed(
+    repository: Repository, device: Device
+) -> None:
+    trust = device.run(repository)
+    (path,) = (one for one in repository.files if one.endswith(".det.1.json"))
+    content = repository.files.pop(path)
+    with pytest.raises(FetchError, match=r"but signed metadata lists it: copy the whole repository again") as caught:
+        trust.document(MANIFEST, 1000)
+    assert not isinstance(caught.value, NotInRepository)
+    repository.files[path] = content
+    assert trust.document(MANIFEST, 1000) == b'{"release": 1}'
 
 
 def test_the_files_of_a_refresh_are_synced(
