@@ -41,7 +41,7 @@ class AgentSettings:
     url: Annotated[
         tuple[str, ...], SettingDoc("where the repository is: one or several mirrors, tried in order", "URL ...")
     ] = ()
-    root: Annotated[Path, SettingDoc("the trusted root metadata; without it nothing runs")] = Path(
+    root: Annotated[Path, SettingDoc("the trusted root metadata; without it no update runs")] = Path(
         "/etc/edge-ota/root.json"
     )
     device_file: Annotated[Path, SettingDoc("this device's document, if it was delivered as a file")] = Path(

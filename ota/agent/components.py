@@ -64,22 +64,11 @@ class Fetcher(Protocol):
         """Put the blobs of files into the store, verified and durable."""
 
 
-class Device(Protocol):
-    """Identity and facts of this device. Implemented by `device.facts.ThisDevice`."""
-
-    @property
-    def name(self) -> str:
-        """The name of this device."""
-
-    @property
-    def identity(self) -> Identity:
-        """The key pair of this device."""
+class Hardware(Protocol):
+    """Facts of this device that it finds by itself. Implemented by `device.facts.ThisHardware`."""
 
     def known_facts(self) -> Mapping[str, str]:
         """Return the facts if this run has read them, else {}."""
-
-    def document(self, trust: TrustedMetadata) -> DeviceDocument:
-        """Return the signed document of this device."""
 
     def facts(self) -> Mapping[str, str]:
         """Return the facts that variants are matched with."""
@@ -91,6 +80,21 @@ class Device(Protocol):
 
     def fits_beside(self, memory_bytes: int) -> bool:
         """Return whether `memory_bytes` are available beside the serving release."""
+
+
+class Device(Hardware, Protocol):
+    """Identity and facts of this device. Implemented by `device.facts.ThisDevice`."""
+
+    @property
+    def name(self) -> str:
+        """The name of this device."""
+
+    @property
+    def identity(self) -> Identity:
+        """The key pair of this device."""
+
+    def document(self, trust: TrustedMetadata) -> DeviceDocument:
+        """Return the signed document of this device."""
 
 
 class ReleaseTrial(Protocol):
@@ -148,17 +152,24 @@ class ProgressOutput(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Components:
-    """All components of a run."""
+class LocalComponents:
+    """The components that act on this disk and on edge-serve. A way back has these only: no network, trust, or key."""
 
     layout: StateLayout
     settings: AgentSettings
     clock: TimeSource
+    device: Hardware
+    server: ModelServer
+    tell: ProgressOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Components(LocalComponents):
+    """All components of a run."""
+
+    device: Device
     trust: TrustedMetadata
     fetcher: Fetcher
-    device: Device
     trial: ReleaseTrial
     builder: Builder
-    server: ModelServer
     probation: Probation
-    tell: ProgressOutput

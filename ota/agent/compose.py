@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ota.agent.components import Components, ProgressOutput
+from ota.agent.components import Components, LocalComponents, ProgressOutput
 from ota.agent.operator.printer import ProgressPrinter
 from ota.agent.system.state import open_layout
 from ota.clock import SystemClock
@@ -40,6 +40,24 @@ def open_components(
             raise UsageError(f"{error.name} is not installed: pip install 'edge-serve[ota]'") from None
         raise
     yield components
+
+
+def open_local_components(settings: AgentSettings) -> LocalComponents:
+    """Return the components of a command that needs no repository. No setting of the repository, key, or root counts.
+
+    Times are those of the system's clock, because the clock floor may be unreadable.
+    """
+    from ota.agent.device.facts import ThisHardware
+    from ota.server.admin_client import AdminClient
+
+    return LocalComponents(
+        layout=open_layout(settings),
+        settings=settings,
+        clock=SystemClock(),
+        device=ThisHardware(settings),
+        server=AdminClient(settings.admin_socket),
+        tell=ProgressPrinter(),
+    )
 
 
 def _components(settings: AgentSettings, directory: Path | None, tell: ProgressOutput, *, by_hand: bool) -> Components:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ota.agent.components import Components, ModelServer
+from ota.agent.components import LocalComponents, ModelServer
 from ota.agent.recovery import begin_undo, end_undo
 from ota.errors import OtaError, ServerError, StoreError, TrialFailed, Withdrawn
 from ota.server.doctor import DOCTOR_SECONDS
@@ -18,7 +18,9 @@ from ota.store.journal import Journal, NextRelease, UpdateStage
 _FACTS_SECONDS = 10.0
 
 
-def switch(components: Components, entry: Journal, following: NextRelease, *, unload_first: bool = False) -> Journal:
+def switch(
+    components: LocalComponents, entry: Journal, following: NextRelease, *, unload_first: bool = False
+) -> Journal:
     """Make the server serve the next release of a bundle. Return the journal in PROBATION. Safe to repeat after a
     crash.
 
@@ -36,7 +38,7 @@ def switch(components: Components, entry: Journal, following: NextRelease, *, un
     return entry
 
 
-def write_stage(components: Components, entry: Journal, following: NextRelease | None) -> Journal:
+def write_stage(components: LocalComponents, entry: Journal, following: NextRelease | None) -> Journal:
     """Write a journal in which the next release has another stage."""
     if following is not None:
         following = replace(following, since=components.clock.now(), mark=components.clock.monotonic())
@@ -45,12 +47,12 @@ def write_stage(components: Components, entry: Journal, following: NextRelease |
     return entry
 
 
-def apply_links(components: Components, entry: Journal) -> list[str]:
+def apply_links(components: LocalComponents, entry: Journal) -> list[str]:
     """Make the links name the releases of the journal. Return the changed models."""
     return links.apply(components.layout, components.settings.model_repository, entry.wanted_links())
 
 
-def load(components: Components, entry: Journal, *, unload_first: bool = False) -> None:
+def load(components: LocalComponents, entry: Journal, *, unload_first: bool = False) -> None:
     """Make the server load the models of the serving release, and unload those that only other releases have.
 
     Raises:
@@ -84,7 +86,7 @@ def load_models(server: ModelServer, repository: Path, entry: Journal, *, unload
             )
 
 
-def undo(components: Components, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:
+def undo(components: LocalComponents, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:
     """Put the next release on the bad list, and go back to the active one. Return the journal without the next one.
 
     Args:
@@ -108,7 +110,7 @@ def undo(components: Components, entry: Journal, error: OtaError, variant: str =
     return go_back(components, entry)
 
 
-def undo_denied(components: Components, entry: Journal) -> Journal:
+def undo_denied(components: LocalComponents, entry: Journal) -> Journal:
     """Go back from a release in probation that the rollout now denies. Return the journal. The release is not bad here.
 
     Raises:
@@ -121,7 +123,7 @@ def undo_denied(components: Components, entry: Journal) -> Journal:
 
 
 def go_back_to(
-    components: Components, entry: Journal, release: int, why: str, *, reason: str = "", fallback: int = 0
+    components: LocalComponents, entry: Journal, release: int, why: str, *, reason: str = "", fallback: int = 0
 ) -> Journal:
     """Go back from the active release to another one that was GOOD here. Return the journal.
 
@@ -140,7 +142,7 @@ def go_back_to(
     return go_back(components, entry)
 
 
-def _note_way_back(components: Components, entry: Journal, why: str, reason: str = "") -> None:
+def _note_way_back(components: LocalComponents, entry: Journal, why: str, reason: str = "") -> None:
     assert entry.next is not None
     event = "rolled_back" if entry.active else "withdrawn"
     now, left = components.clock.now(), entry.next.release
@@ -149,7 +151,7 @@ def _note_way_back(components: Components, entry: Journal, why: str, reason: str
     components.tell(f"{entry.bundle}: rolling back to {to}: {why}")
 
 
-def go_back(components: Components, entry: Journal) -> Journal:
+def go_back(components: LocalComponents, entry: Journal) -> Journal:
     """Change the links back, and reload the active release. If that fails, reload the release before it."""
     apply_links(components, entry)
     try:
@@ -170,7 +172,7 @@ def go_back(components: Components, entry: Journal) -> Journal:
 
 
 def record_failure(
-    components: Components, bundle: str, release: int, variant: str, error: OtaError, limit: float = DOCTOR_SECONDS
+    components: LocalComponents, bundle: str, release: int, variant: str, error: OtaError, limit: float = DOCTOR_SECONDS
 ) -> None:
     """Put a failure on the bad list: permanently, or for a time.
 
@@ -185,7 +187,7 @@ def record_failure(
         record_event(components, HistoryEvent(now, "bad", bundle, release, variant, error.reason, error.message))
 
 
-def accept(components: Components, entry: Journal) -> Journal:
+def accept(components: LocalComponents, entry: Journal) -> Journal:
     """Make the release in probation the active one: it is GOOD."""
     following = entry.next
     assert following is not None
@@ -198,7 +200,7 @@ def accept(components: Components, entry: Journal) -> Journal:
     return entry
 
 
-def record_event(components: Components, event: HistoryEvent) -> None:
+def record_event(components: LocalComponents, event: HistoryEvent) -> None:
     """Add an event to the history. A full disk must not fail an update for it."""
     try:
         history.append(components.layout, event)

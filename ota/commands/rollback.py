@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ota.agent.compose import open_components
+from ota.agent.compose import open_local_components
 from ota.agent.operator import actions
 from ota.agent.status_file import StatusFile
 from ota.settings import AgentSettings
@@ -21,8 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
-    """Roll back."""
-    with open_components(settings, by_hand=True) as components, acquire_lock(components.layout, "rollback"):
+    """Roll back. Works without the repository, the root, and the device's key."""
+    components = open_local_components(settings)
+    with acquire_lock(components.layout, "rollback"):
         directories.prepare(components.layout)
         entry = actions.roll_back(components, arguments.bundle, arguments.why)
         StatusFile(components.layout).bundle(components.clock.now(), entry)

@@ -309,8 +309,9 @@ class Device:
 
     def parts(self) -> Components:
         return Components(
-            self.layout, self.settings, self.clock, self.trust, self.fetcher, self.facts, self.trial,
-            FakeBuilder(), self.server, self.probation, self.tell,
+            layout=self.layout, settings=self.settings, clock=self.clock, device=self.facts, server=self.server,
+            tell=self.tell, trust=self.trust, fetcher=self.fetcher, trial=self.trial, builder=FakeBuilder(),
+            probation=self.probation,
         )  # fmt: skip
 
     def boot(self) -> list[str]:

@@ -26,18 +26,69 @@ _PASSING = ("memory_bytes",)
 _LABEL = "label."
 
 
-class ThisDevice:
-    """Implements `components.Device`.
+class ThisHardware:
+    """The facts that this device finds by itself. Implements `components.Hardware`.
+
+    Args:
+        root: stands in for / in tests.
+    """
+
+    def __init__(self, settings: AgentSettings, root: Path = Path("/")) -> None:
+        self._settings = settings
+        self._root = root
+        self._facts: dict[str, str] = {}
+
+    def facts(self, limit: float = DOCTOR_SECONDS) -> Mapping[str, str]:
+        """Return the facts of `edge-serve doctor --json`, and the version of this agent.
+
+        Args:
+            limit: seconds for doctor, which runs once.
+
+        Raises:
+            ServerError: doctor did not print them in time, or the unit that runs it cannot be used.
+        """
+        if not self._facts:
+            self._facts = {
+                **device_facts(self._settings.build_socket, self._settings.edge_serve, limit),
+                "edge_ota": agent_version(),
+            }
+        return self._facts
+
+    def known_facts(self) -> Mapping[str, str]:
+        """Return the facts if this run has read them, else {}."""
+        return self._facts
+
+    def fingerprint(self, limit: float = DOCTOR_SECONDS) -> str:
+        """Return a digest of the facts, "" = unknown. When the digest changes, a bad release may be tried again.
+
+        Labels do not count: they describe no hardware and no program, and are unknown before `ThisDevice.document`.
+
+        Args:
+            limit: seconds for doctor, if it did not run yet.
+        """
+        try:
+            found = self.facts(limit)
+        except ServerError:
+            return ""
+        facts = {key: value for key, value in found.items() if key not in _PASSING and not key.startswith(_LABEL)}
+        return hashlib.sha256(to_canonical_json(facts)).hexdigest()[:16]
+
+    def fits_beside(self, memory_bytes: int) -> bool:
+        """Return whether `memory_bytes` are available beside the running models. True if either figure is unknown."""
+        available = _available(self._root)
+        return not memory_bytes or not available or memory_bytes <= available
+
+
+class ThisDevice(ThisHardware):
+    """This device with its key and its signed document. Implements `components.Device`.
 
     Args:
         root: stands in for / in tests.
     """
 
     def __init__(self, settings: AgentSettings, identity: Identity, root: Path = Path("/")) -> None:
-        self._settings = settings
+        super().__init__(settings, root)
         self.identity = identity
-        self._root = root
-        self._facts: dict[str, str] = {}
         self._labels: dict[str, str] = {}
 
     @property
@@ -68,44 +119,8 @@ class ThisDevice:
         return found
 
     def facts(self, limit: float = DOCTOR_SECONDS) -> Mapping[str, str]:
-        """Return the facts of `edge-serve doctor --json`, the version of this agent, and the labels of the device.
-
-        Args:
-            limit: seconds for doctor, which runs once.
-
-        Raises:
-            ServerError: doctor did not print them in time, or the unit that runs it cannot be used.
-        """
-        if not self._facts:
-            self._facts = {
-                **device_facts(self._settings.build_socket, self._settings.edge_serve, limit),
-                "edge_ota": agent_version(),
-            }
-        return {**self._facts, **self._labels}
-
-    def known_facts(self) -> Mapping[str, str]:
-        """Return the facts if this run has read them, else {}."""
-        return self._facts
-
-    def fingerprint(self, limit: float = DOCTOR_SECONDS) -> str:
-        """Return a digest of the facts, "" = unknown. When the digest changes, a bad release may be tried again.
-
-        Labels do not count: they describe no hardware and no program, and are unknown before `document`.
-
-        Args:
-            limit: seconds for doctor, if it did not run yet.
-        """
-        try:
-            found = self.facts(limit)
-        except ServerError:
-            return ""
-        facts = {key: value for key, value in found.items() if key not in _PASSING and not key.startswith(_LABEL)}
-        return hashlib.sha256(to_canonical_json(facts)).hexdigest()[:16]
-
-    def fits_beside(self, memory_bytes: int) -> bool:
-        """Return whether `memory_bytes` are available beside the running models. True if either figure is unknown."""
-        available = _available(self._root)
-        return not memory_bytes or not available or memory_bytes <= available
+        """Return the facts of the hardware, and the labels of the device. Raises as there."""
+        return {**super().facts(limit), **self._labels}
 
 
 def device_name(settings: AgentSettings, fingerprint: str) -> str:

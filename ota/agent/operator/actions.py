@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ota.agent import switch
-from ota.agent.components import Components
+from ota.agent.components import LocalComponents
 from ota.documents.names import SYSTEM
 from ota.errors import AlreadyRunning, StoreError, TrialFailed, UsageError, Withdrawn
 from ota.layout import StateLayout
@@ -18,7 +18,7 @@ from ota.store.pause import Pause
 _PATIENCE = 2.0
 
 
-def roll_back(components: Components, bundle: str, why: str) -> Journal:
+def roll_back(components: LocalComponents, bundle: str, why: str) -> Journal:
     """Switch to the previous release, and put the current one on the bad list, so that no run installs it again.
 
     A repeated rollback continues one that was interrupted.

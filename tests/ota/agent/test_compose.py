@@ -1,4 +1,6 @@
-"""The real parts, out of the settings: what an import from a stick may do that a run over the network may not. X1."""
+"""The real parts, out of the settings: an import from a stick may do more than a run over the network (X1), and a
+rollback needs neither.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from ota.agent.compose import open_components
+from ota.cli import main
 from ota.errors import Expired, RolledBack
+from ota.server.admin_client import AdminClient
 from ota.settings import AgentSettings
-from ota.trust.floors import Floors
+from ota.strict_json import to_canonical_json
+from ota.trust.floors import SCHEMA, Floors, checksum
+from tests.ota.device import Device
 from tests.ota.faulty_server import FaultyServer
 from tests.ota.simulator import DAY, Repository
 
@@ -72,3 +78,27 @@ def test_a_time_that_a_stolen_timestamp_key_signed_ends_with_that_key(tmp_path: 
     repository.publish_root()
     repository.publish_timestamp()
     refresh()
+
+
+@pytest.mark.fault("C1")
+def test_a_rollback_needs_this_disk_and_edge_serve_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EDGE_OTA_CONFIG", "/nowhere")
+    device = Device(tmp_path)
+    for release in (15, 16):
+        device.publish(release=release)
+        device.run()
+    body = {"schema": SCHEMA + 1}
+    (tmp_path / "newer.json").write_bytes(to_canonical_json({"floors": body, "sha256": checksum(body)}))
+    monkeypatch.setattr(AdminClient, "reload", lambda _, models, **more: device.server.reload(models, **more))
+    flags = {
+        "state_dir": device.layout.state_dir, "model_repository": device.repository,
+        "url": "", "root": "/nowhere/root.json", "floor_copy": tmp_path / "newer.json",
+        "ca_cert": "/nowhere/ca.pem", "pkcs11_module": "/nowhere/token.so", "rate_limit": 1,
+    }  # fmt: skip
+    texts = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+    assert main(["rollback", "det", "--why", "it misses red parts", *texts]) == 0
+    assert "det: release 15 serves\n" in capsys.readouterr().out
+    assert (device.server.serving, device.journal().active) == ({"det": 15}, 15)
+    assert device.run()["det"].release == 15
