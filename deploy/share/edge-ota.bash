@@ -15,7 +15,7 @@ _edge_ota() {
         ["plan"]="--help --config --json"
         ["apply"]="--help --config --now --scheduled --json"
         ["import"]="--help --config --now --json"
-        ["rollback"]="--help --config --why"
+        ["rollback"]="--help --config --why --yes"
         ["pause"]="--help --config --why"
         ["resume"]="--help --config --why"
         ["retry"]="--help --config --release"

@@ -152,7 +152,9 @@ def _note_way_back(components: LocalComponents, entry: Journal, why: str, reason
 
 
 def go_back(components: LocalComponents, entry: Journal) -> Journal:
-    """Change the links back, and reload the active release. If that fails, reload the release before it."""
+    """Change the links back, and reload the active release. If that fails, reload the release before it, which may be
+    the one that an operator left: it is then not withdrawn.
+    """
     apply_links(components, entry)
     try:
         load(components, entry)
@@ -163,6 +165,8 @@ def go_back(components: LocalComponents, entry: Journal) -> Journal:
             text = "and no release before it is on this disk: see 'edge-serve status', or publish one that works"
             raise ServerError(f"{error.message}; {text}") from error
         components.tell(f"{entry.bundle}: {error.message}; back to release {older}")
+        # first: if the power fails before the journal is written, the next run comes here again
+        bad.save(components.layout, bad.load(components.layout).without(entry.bundle, older, Withdrawn.reason))
         entry = replace(entry, active=older, previous=0, next=None)
         journal.write(components.layout, entry)
         apply_links(components, entry)

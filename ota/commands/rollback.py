@@ -15,9 +15,10 @@ HELP = "serve the release before again; the other one is not installed again unt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add BUNDLE, --why."""
+    """Add BUNDLE, --why, --yes."""
     parser.add_argument("bundle", metavar="BUNDLE")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the history and the reports")
+    parser.add_argument("--yes", action="store_true", help="also if no release of the bundle serves then")
 
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     components = open_local_components(settings)
     with acquire_lock(components.layout, "rollback"):
         directories.prepare(components.layout)
-        entry = actions.roll_back(components, arguments.bundle, arguments.why)
+        entry = actions.roll_back(components, arguments.bundle, arguments.why, serve_none=arguments.yes)
         StatusFile(components.layout).bundle(components.clock.now(), entry)
     print(f"{entry.bundle}: {f'release {entry.active} serves' if entry.active else 'no release serves'}")
     return 0

@@ -77,10 +77,14 @@ class BadList:
         message = "".join(one if one.isprintable() else "?" for one in message)
         return BadList([*others, replace(found, message=message, failures=failures, until=until)][-MOST:])
 
-    def without(self, bundle: str = "", release: int = 0) -> BadList:
-        """Return the list without the entries of a bundle ("" = of all), or of one release of it."""
+    def without(self, bundle: str = "", release: int = 0, reason: str = "") -> BadList:
+        """Return the list without the entries of a bundle ("" = of all), or of one release, or with one reason."""
         return BadList(
-            one for one in self.entries if (bundle and one.bundle != bundle) or (release and one.release != release)
+            one
+            for one in self.entries
+            if (bundle and one.bundle != bundle)
+            or (release and one.release != release)
+            or (reason and one.reason != reason)
         )
 
 

@@ -10,7 +10,7 @@ from ota.layout import StateLayout
 from ota.store import bad, history, journal, pause
 from ota.store.bad import ANY_VARIANT
 from ota.store.history import HistoryEvent
-from ota.store.journal import Journal, UpdateStage
+from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import acquire_lock
 from ota.store.pause import Pause
 
@@ -18,28 +18,36 @@ from ota.store.pause import Pause
 _PATIENCE = 2.0
 
 
-def roll_back(components: LocalComponents, bundle: str, why: str) -> Journal:
+def roll_back(components: LocalComponents, bundle: str, why: str, *, serve_none: bool = False) -> Journal:
     """Switch to the previous release, and put the current one on the bad list, so that no run installs it again.
 
     A repeated rollback continues one that was interrupted.
 
+    Args:
+        serve_none: roll back also where no release is left that could serve.
+
     Raises:
         UsageError: there is no such bundle.
-        StoreError: there is no release before.
+        StoreError: no release serves, or there is none before the one that does.
         TrialFailed: the previous release did not load, so the current one serves.
     """
-    entry = _journal(components.layout, bundle)
-    error = Withdrawn(f"rolled back by the operator{f': {why}' if why else ''}")
-    if entry.next is not None and entry.next.stage in (*journal.SWITCHED, UpdateStage.UNDOING):
-        left, older = entry.next.release, entry.active
+    entry, error = _journal(components, bundle), Withdrawn(f"rolled back by the operator{f': {why}' if why else ''}")
+    following = _switched(entry)
+    left, before = (
+        (following.release, (entry.active, entry.previous)) if following else (entry.active, (entry.previous,))
+    )
+    older = next((one for one in before if one and journal.has_complete(components.layout, entry, one)), 0)
+    if not left:
+        raise StoreError(f"no release of {bundle} serves, so nothing is rolled back: see 'edge-ota status'")
+    is_begun = following is not None and following.stage is UpdateStage.UNDOING
+    if not older and not serve_none and not is_begun:
+        raise StoreError(
+            f"no release of {bundle} before {left} is on this device: publish another one, pin an older one with "
+            "'edge-ota publish rollout pin', or have none serve with 'edge-ota rollback --yes'"
+        )
+    if following is not None:
         entry = switch.undo(components, entry, error)
     else:
-        left, older = entry.active, entry.previous
-        if not older or not journal.has_complete(components.layout, entry, older):
-            raise StoreError(
-                f"no release of {bundle} before {left} is on this device: publish another one, "
-                f"or pin an older one with 'edge-ota publish rollout pin'"
-            )
         switch.record_failure(components, bundle, left, ANY_VARIANT, error)
         entry = switch.go_back_to(components, entry, older, error.message, reason=error.reason, fallback=left)
     if entry.active == left:
@@ -60,7 +68,7 @@ def retry(layout: StateLayout, bundle: str, release: int, now: float) -> int:
     known = bad.load(layout)
     left = known.without(bundle, release)
     if bundle and bundle not in {one.bundle for one in known.entries}:
-        _journal(layout, bundle)
+        _check_bundle(layout, bundle)
     bad.save(layout, left)
     count = len(known.entries) - len(left.entries)
     if count:
@@ -93,9 +101,22 @@ def _note(layout: StateLayout, command: str, event: HistoryEvent) -> bool:
     return True
 
 
-def _journal(layout: StateLayout, bundle: str) -> Journal:
-    entry = journal.read(layout, bundle)
-    if entry is None:
-        known = ", ".join(journal.bundles(layout)) or "none"
-        raise UsageError(f"there is no bundle {bundle!r} on this device; there are: {known}")
-    return entry
+def _journal(components: LocalComponents, bundle: str) -> Journal:
+    """Return the journal of a bundle; one that is lost or torn as the releases and links on this disk have it."""
+    layout, repository = components.layout, components.settings.model_repository
+    _check_bundle(layout, bundle)
+    known = journal.read(layout, bundle)
+    return known or journal.rebuild(layout, repository, bundle, bad.load(layout).releases(bundle))
+
+
+def _switched(entry: Journal) -> NextRelease | None:
+    """Return the next release if it serves or is on its way back; None = the active one serves, or is reinstalled."""
+    following = entry.next
+    if following is None or following.release == entry.active:
+        return None
+    return following if following.stage in (*journal.SWITCHED, UpdateStage.UNDOING) else None
+
+
+def _check_bundle(layout: StateLayout, bundle: str) -> None:
+    if bundle not in (known := journal.bundles(layout)):
+        raise UsageError(f"there is no bundle {bundle!r} on this device; there are: {', '.join(known) or 'none'}")

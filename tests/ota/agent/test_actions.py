@@ -10,11 +10,13 @@ import pytest
 
 from ota import files
 from ota.agent.operator import actions
+from ota.agent.update import BundleOutcome
 from ota.decide.probation import ProbationVerdict
-from ota.errors import ServerError, StoreError, TrialFailed
+from ota.errors import ServerError, StoreError, TrialFailed, UsageError
 from ota.files import DiskOperation
-from ota.store import bad, history
-from ota.store.journal import UpdateStage
+from ota.store import bad, history, journal
+from ota.store.journal import NextRelease, UpdateStage
+from tests.ota.bundles import files_of, sha256
 from tests.ota.device import Device
 
 
@@ -149,6 +151,86 @@ def test_a_rollback_to_a_release_that_does_not_load_changes_nothing(device: Devi
     assert any("the golden test of det 15 failed; back to release 16" in line for line in device.tell.lines)
     device.boot()
     assert device.run()["det"].release == 16
+
+
+@pytest.mark.fault("L6")
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_release_that_serves_on_after_its_rollback_failed_is_repaired(device: Device, is_resumed: bool) -> None:
+    device.server.bad.add(("det", 15))
+    if is_resumed:
+        device.server.failures = [ServerError("no edge-serve answers")]
+        with pytest.raises(ServerError):
+            roll_back(device)
+        device.run()
+    else:
+        with pytest.raises(TrialFailed, match="det 15 did not load"):
+            roll_back(device)
+    assert (device.server.serving, withdrawn(device)) == ({"det": 16}, [])
+    (device.layout.release("det", 16) / "16" / "model.onnx").unlink()
+    device.layout.blob(sha256(files_of("det", 16)["16/model.onnx"])).unlink()
+    assert device.run()["det"] == BundleOutcome("det", 16)
+    assert (device.fetcher.fetched[-1], device.server.serving) == ("16/model.onnx", {"det": 16})
+
+
+def test_a_failed_rollback_clears_no_failure_of_another_variant(device: Device) -> None:
+    device.server.bad.add(("det", 15))
+    failed = bad.BadRelease("det", 16, "fp16", "facts-1", "trial", "OUTPUT0 differs", 0.0, permanent=True)
+    bad.save(device.layout, bad.load(device.layout).add(failed))
+    with pytest.raises(TrialFailed):
+        roll_back(device)
+    assert [(one.release, one.variant) for one in bad.load(device.layout).entries] == [(16, "fp16"), (15, "")]
+
+
+@pytest.mark.fault("C6")
+def test_a_bundle_whose_journal_is_torn_is_rolled_back(device: Device) -> None:
+    journal.path_of(device.layout, "det").write_bytes(b"torn")
+    assert actions.retry(device.layout, "det", 0, 0.0) == 0
+    assert roll_back(device) == 15
+    assert (device.server.serving, withdrawn(device)) == ({"det": 15}, [16])
+    with pytest.raises(UsageError, match="there is no bundle 'seg' on this device; there are: det"):
+        actions.roll_back(device.parts(), "seg", "")
+
+
+@pytest.mark.parametrize("is_good", [False, True])
+def test_the_only_release_is_rolled_back_only_if_the_operator_insists(tmp_path: Path, is_good: bool) -> None:
+    device = Device(tmp_path)
+    device.publish(release=1)
+    device.probation.verdicts = [] if is_good else [(ProbationVerdict.WAIT, "")] * 4000
+    device.run()
+    device.probation.verdicts = []
+    with pytest.raises(
+        StoreError, match=r"no release of det before 1 .* or have none serve with 'edge-ota rollback --yes'"
+    ):
+        roll_back(device)
+    assert (device.server.serving, withdrawn(device)) == ({"det": 1}, [])
+    assert actions.roll_back(device.parts(), "det", "", serve_none=True).active == 0
+    assert (device.server.serving, withdrawn(device)) == ({}, [1])
+    assert device.run(by_hand=False)["det"].release == 0
+    with pytest.raises(StoreError, match="no release of det serves, so nothing is rolled back"):
+        roll_back(device)
+    actions.retry(device.layout, "det", 0, 0.0)
+    assert (device.run()["det"].release, device.server.serving) == (1, {"det": 1})
+
+
+def test_an_interrupted_rollback_to_none_is_continued_without_a_question(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    device.publish(release=1)
+    device.run()
+    device.server.failures = [ServerError("no edge-serve answers")]
+    with pytest.raises(ServerError):
+        actions.roll_back(device.parts(), "det", "", serve_none=True)
+    assert roll_back(device) == 0
+    assert device.server.serving == {}
+
+
+def test_a_release_that_was_installed_again_and_is_in_probation_is_rolled_back_to_the_one_before(
+    device: Device,
+) -> None:
+    journal.write(
+        device.layout, dataclasses.replace(device.journal(), next=NextRelease(16, "onnx", UpdateStage.PROBATION, 3, 0))
+    )
+    assert roll_back(device) == 15
+    assert (device.server.serving, withdrawn(device)) == ({"det": 15}, [16])
 
 
 def test_the_history_has_a_rollback(device: Device) -> None:
