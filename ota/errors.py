@@ -65,6 +65,10 @@ class Untrusted(OtaError):
     exit_status = 4
 
 
+class WrongBytes(Untrusted):
+    """Each mirror transferred other bytes than the signed ones. The next try transfers them again."""
+
+
 class Expired(Untrusted):
     """Metadata has expired. Updates stop; models keep serving."""
 

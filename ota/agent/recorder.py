@@ -9,7 +9,7 @@ from dataclasses import replace
 from ota.agent import switch
 from ota.agent.components import Components
 from ota.agent.status_file import StatusFile
-from ota.errors import NoSpace, NotHeld, OtaError, Postponed, TrialFailed, Untrusted
+from ota.errors import NoSpace, NotHeld, OtaError, Postponed, TrialFailed, Untrusted, WrongBytes
 from ota.store import journal, pause
 from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
@@ -18,8 +18,6 @@ from ota.store.journal import Journal, NextRelease, UpdateStage
 _ORDER = (UpdateStage.PLANNED, UpdateStage.INSTALLED, UpdateStage.READY, UpdateStage.TESTED)
 #: stages whose repetition costs a download or a trial, so each failure waits longer
 _COSTLY = _ORDER[:3]
-#: errors that the next run detects without a transfer, and that may be fixed at any time
-_CHEAP = (NoSpace, Untrusted)
 
 
 class UpdateRecorder:
@@ -129,7 +127,7 @@ class UpdateRecorder:
         following = entry.next
         self.status.count(f"{following.stage.value.lower()}/{error.reason}")
         if not error.permanent:
-            if following.stage in _COSTLY and not isinstance(error, _CHEAP):
+            if following.stage in _COSTLY and not _is_cheap(error):
                 switch.record_failure(self._components, bundle, following.release, variant, error)
             if following.stage is not UpdateStage.SWITCHING:
                 self.write_stage(entry, replace(following, reason=error.reason))
@@ -138,6 +136,11 @@ class UpdateRecorder:
         self.status.count("rollbacks", int(was_switched))
         why = f"release {following.release} failed here ({error.reason})"
         self.write_bundle(switch.undo(self._components, entry, error, variant), why)
+
+
+def _is_cheap(error: OtaError) -> bool:
+    """Return whether the next run detects an error without a transfer. Such an error may be fixed at any time."""
+    return isinstance(error, (NoSpace, Untrusted)) and not isinstance(error, WrongBytes)
 
 
 def _next(entry: Journal) -> NextRelease:

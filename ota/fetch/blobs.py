@@ -19,7 +19,7 @@ from ota import files
 from ota.clock import TimeSource
 from ota.documents.manifest import FileEntry
 from ota.documents.names import blob_path
-from ota.errors import FetchError, NoSpace, StoreError, Untrusted
+from ota.errors import FetchError, NoSpace, StoreError, WrongBytes
 from ota.fetch import disk_space
 from ota.fetch.chunks import ChunkIndex, Piece, pieces_of
 from ota.fetch.failures import RequestFailed
@@ -94,7 +94,7 @@ class BlobFetcher:
         Raises:
             NotInRepository: no mirror has one of them.
             FetchError: they did not come; the next call resumes.
-            Untrusted: each mirror delivered something else, or the manifest's chunks do not make up its file.
+            WrongBytes: each mirror delivered something else, or the manifest's chunks do not make up its file.
             StoreError: the disk failed (NoSpace: it is full); what came stays for the next call.
             Postponed: the limits of the run ended it; the next call resumes.
         """
@@ -165,7 +165,7 @@ class BlobFetcher:
         part.empty()
         if bad:
             raise StoreError(f"{part.path}: the disk returns other bytes than were written; check or replace it")
-        raise Untrusted(
+        raise WrongBytes(
             f"the chunks of {part.entry.path} do not make up the file of its manifest: publish a new release"
         )
 
@@ -262,7 +262,7 @@ class _Download:
         Raises:
             DownloadRestarted: it is wrong, and a part of it was there before; ask again.
             NotInRepository, FetchError: it did not come, or too slowly beside another source.
-            Untrusted: all of it came from this source, in one request or in several, and it is something else.
+            WrongBytes: all of it came from this source, in one request or in several, and it is something else.
         """
         if self._have >= self._piece.size:
             self._restart()
@@ -284,7 +284,7 @@ class _Download:
         self._restart()
         if not alone:
             raise DownloadRestarted(f"{source}: {self._piece.sha256} was resumed and is wrong; fetching it again")
-        raise Untrusted(f"{source} delivered a file with the SHA-256 {found}, expected {self._piece.sha256}")
+        raise WrongBytes(f"{source} delivered a file with the SHA-256 {found}, expected {self._piece.sha256}")
 
     def _receive(self, source: RepositorySource, others: bool) -> None:
         speed = SpeedWindow(LEAST_BESIDE_OTHERS if others else 0, self._timeout)

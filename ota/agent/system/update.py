@@ -23,7 +23,7 @@ from ota.documents.manifest import FileEntry
 from ota.documents.names import SYSTEM, system_target
 from ota.documents.rollout import BundleRollout
 from ota.documents.system import MOST_BYTES, SystemDocument, read_system
-from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted
+from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted, WrongBytes
 from ota.fetch.limits import check_hours
 from ota.server.system_unit import SystemUnit
 from ota.store import bad, garbage, history, journal, system_stage
@@ -133,7 +133,7 @@ class SystemUpdate:
                 raise Postponed(f"{bundle} {entry.next.release} is in {entry.next.stage.value}; it ends first")
 
     def _refuse_after_failure(self, version: int) -> None:
-        """Wait after a refusal by the root side, which reads all files each time."""
+        """Wait after wrong bytes, and after a refusal by the root side, which reads all files each time."""
         found = bad.load(self._layout).find(SYSTEM, version, ANY_VARIANT, "", self._recorder.now())
         if found is not None and self._patient:
             until = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.until))
@@ -155,7 +155,11 @@ class SystemUpdate:
             self._components.tell.progress(f"{SYSTEM} {version}", done, total)
             self._write_status(progress={"done_bytes": done, "total_bytes": total})
 
-        self._components.fetcher.fetch(files, progress)
+        try:
+            self._components.fetcher.fetch(files, progress)
+        except WrongBytes as error:
+            self._remember(version, error)
+            raise
         self._recorder.status.count("bytes_total", missing)
         system_stage.assemble(self._layout, document)
         self._recorder.record_event("installed", SYSTEM, version, message="staged")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,14 @@ from ota.errors import (
     Unsuitable,
     Untrusted,
     UsageError,
+    WrongBytes,
 )
+from ota.fetch.blobs import BlobFetcher
 from ota.files import DiskOperation
 from ota.server.admin_client import ServerReload
 from ota.server.trial import UnitTrial
 from ota.store import bad, history, pause
+from ota.store.bad import FIRST_WAIT
 from ota.store.journal import Journal, UpdateStage
 from tests.ota.bundles import files_of, sha256
 from tests.ota.device import LATER, NOW, Device, hours
@@ -97,6 +100,45 @@ def test_a_release_that_fails_its_trial_is_never_seen_and_not_tried_again(device
     assert "golden test" in status(device)["models"]["det"]["reason"]
     device.publish(release=19)
     assert device.run()["det"].release == 19
+
+
+class CountingSource:
+    """The only mirror, which has wrong bytes for one file."""
+
+    def __init__(self, blobs: Mapping[str, bytes], wrong: str) -> None:
+        self.blobs = {**blobs, wrong: blobs[wrong][:-1] + b"?"}
+        self.sent = 0
+
+    def get(self, path: str, most_bytes: int) -> bytes:
+        raise NotImplementedError
+
+    def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
+        data = self.blobs[path.rpartition("/")[2]][offset:]
+        self.sent += len(data)
+        yield data
+
+
+@pytest.mark.fault("N9")
+def test_wrong_bytes_are_not_fetched_again_in_each_run(device: Device) -> None:
+    device.publish(release=17)
+    model = files_of("det", 17)["17/model.onnx"]
+    source = CountingSource(device.fetcher.blobs, sha256(model))
+    sent = []
+    for _ in range(8):
+        found = source.sent
+        device.fetcher = BlobFetcher(  # type: ignore[assignment]  # the real one in place of the fake
+            device.settings, device.layout, [source], device.clock
+        )
+        device.outcomes(by_hand=False)
+        sent.append(source.sent - found > 0)
+        device.clock.seconds += FIRST_WAIT
+    assert sent == [True, True, False, True, False, False, False, True]
+    assert [(one.reason, one.permanent) for one in bad.load(device.layout).entries] == [("untrusted", False)]
+    device.clock.seconds -= FIRST_WAIT
+    with pytest.raises(WrongBytes, match="delivered a file with the SHA-256"):
+        device.run()
+    source.blobs[sha256(model)] = model
+    assert device.run()["det"].release == 17, "an operator does not wait"
 
 
 @pytest.mark.fault("R6")

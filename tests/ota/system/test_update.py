@@ -14,7 +14,7 @@ from ota.agent.operator.plan import plan
 from ota.agent.update import Update
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target, system_target
-from ota.errors import FetchError, NoSpace, NotInRepository, OtaError, ServerError, Unsuitable, Untrusted
+from ota.errors import FetchError, NoSpace, NotInRepository, OtaError, ServerError, Unsuitable, Untrusted, WrongBytes
 from ota.store import bad, garbage, history, pause
 from ota.strict_json import to_canonical_json
 from tests.ota.bundles import sha256
@@ -168,6 +168,15 @@ def test_a_system_that_is_no_longer_wanted_after_its_download_is_not_installed(
     device.fetcher.slowly = lambda: None
     device.waits()
     assert (asked, device.staged()) == ([], [])
+
+
+def test_wrong_bytes_are_not_fetched_again_in_each_run(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
+    device.fetcher.failures = [WrongBytes("the mirror delivered a file with another SHA-256")] * 2
+    assert device.fails(by_hand=False).reason == "untrusted"
+    assert "the mirror delivered a file with another SHA-256; not tried again before" in device.waits(by_hand=False)
+    assert device.fails().reason == "untrusted", "an operator does not wait"
+    device.waits()
+    assert asked == [{"op": "install", "version": 2}]
 
 
 def test_a_cut_download_is_continued(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
