@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ota.decide.variant import is_build_option
 from ota.errors import NoSpace, NotHeld, OtaError, ServerError, TrialFailed, UsageError
@@ -87,8 +87,11 @@ class UnitBuild:
         return plan, seconds if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else 0.0
 
 
-def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
+def build(program: str, request: BuildRequest, place: Path, caller: BinaryIO | None = None) -> dict[str, Any]:
     """Run `edge-serve build --json`. Return its document, with `plan`.
+
+    Args:
+        caller: as in `ask_child`.
 
     Raises:
         ServerError: it did not end in time.
@@ -102,7 +105,7 @@ def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
         "--timing-cache", str(place / "timing.cache"), "--workspace-mb", str(request.workspace_mb), "--json",
         *request.options,
     ]  # fmt: skip
-    status, output, errors = ask_child(command, request.limit)
+    status, output, errors = ask_child(command, request.limit, caller)
     try:
         found = json.loads(output)
     except (ValueError, RecursionError):
@@ -130,9 +133,9 @@ def serve_build(releases: Path, program: str, environ: Mapping[str, str] | None 
             raise UsageError("STATE_DIRECTORY is not set: this command is for edge-ota-build@.service")
         request = read_request(source)
         if request == doctor.REQUEST:
-            write_answer(sink, {"ok": True, "facts": doctor.doctor_facts(program)})
+            write_answer(sink, {"ok": True, "facts": doctor.doctor_facts(program, caller=sink)})
         else:
-            write_answer(sink, build(program, _read(request, releases), Path(place)))
+            write_answer(sink, build(program, _read(request, releases), Path(place), sink))
     except OtaError as error:
         write_answer(sink, refusal(error))
         return error.exit_status

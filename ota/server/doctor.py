@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from ota.errors import ServerError
 from ota.server.unit import ask_child, ask_unit
@@ -40,13 +40,16 @@ def device_facts(path: str, program: str, limit: float = DOCTOR_SECONDS) -> dict
     )
 
 
-def doctor_facts(program: str, limit: float = DOCTOR_SECONDS) -> dict[str, str]:
+def doctor_facts(program: str, limit: float = DOCTOR_SECONDS, caller: BinaryIO | None = None) -> dict[str, str]:
     """Return the facts of `edge-serve doctor --json`, which runs as a child.
+
+    Args:
+        caller: as in `ask_child`.
 
     Raises:
         ServerError: it did not print them.
     """
-    status, output, errors = ask_child([program, "doctor", "--json"], limit)
+    status, output, errors = ask_child([program, "doctor", "--json"], limit, caller)
     reason = errors.splitlines()[-1] if errors else "no facts in what it printed"
     text = f"'{program} doctor --json' ended with {status}: {reason}; is edge-serve too old?"
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ota.documents.names import name
 from ota.errors import OtaError, ServerError, TrialFailed, UsageError
@@ -43,15 +43,20 @@ class UnitTrial:
             raise ServerError(f"the trial could not be held: its result is malformed ({error})") from error
 
 
-def check(program: str, repository: Path, models: Sequence[str], limit: float) -> dict[str, Any]:
+def check(
+    program: str, repository: Path, models: Sequence[str], limit: float, caller: BinaryIO | None = None
+) -> dict[str, Any]:
     """Run `edge-serve check --json`. Return its document.
+
+    Args:
+        caller: as in `ask_child`.
 
     Raises:
         ServerError: it did not end in time, or printed none.
     """
     chosen = [text for model in models for text in ("--model", model)]
     command = [program, "check", "--json", *chosen, str(repository)]
-    status, output, errors = ask_child(command, limit)
+    status, output, errors = ask_child(command, limit, caller)
     try:
         found = json.loads(output)
     except (ValueError, RecursionError):
@@ -101,7 +106,8 @@ def serve_trial(root: Path, program: str) -> int:
         models, limit = request.get("models"), request.get("limit")
         if not isinstance(models, list) or not models or not isinstance(limit, (int, float)) or not 0 < limit <= 86400:
             raise UsageError("the request lacks models or a limit in seconds")
-        write_answer(sink, check(program, repository, [name(one, "a model") for one in models], float(limit)))
+        names = [name(one, "a model") for one in models]
+        write_answer(sink, check(program, repository, names, float(limit), sink))
     except OtaError as error:
         write_answer(sink, refusal(error))
         return error.exit_status

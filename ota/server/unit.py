@@ -25,6 +25,8 @@ MOST_REQUEST = 64 * 1024
 MOST_ANSWER = 16 * 1024 * 1024
 #: seconds for the start of a unit and its Python
 START_SECONDS = 30.0
+#: seconds between two checks whether the agent still waits for a program
+_WATCH_SECONDS = 0.5
 
 
 def ask_unit(
@@ -57,11 +59,14 @@ def ask_unit(
     return _object(write_answer, f"the unit behind {path}")
 
 
-def ask_child(command: Sequence[str], limit: float) -> tuple[int, bytes, str]:
+def ask_child(command: Sequence[str], limit: float, caller: BinaryIO | None = None) -> tuple[int, bytes, str]:
     """Run a program. Return its exit status, its standard output, and the end of its standard error.
 
+    Args:
+        caller: the connection of the agent, which may stop at any time: without it, the program is killed.
+
     Raises:
-        ServerError: it cannot be started, or takes longer than `limit` seconds.
+        ServerError: it cannot be started, takes longer than `limit` seconds, or the agent has closed `caller`.
     """
     try:
         child = subprocess.Popen(
@@ -69,15 +74,29 @@ def ask_child(command: Sequence[str], limit: float) -> tuple[int, bytes, str]:
         )
     except OSError as error:
         raise ServerError(f"{command[0]} cannot be started: {error.strerror or error}; set EDGE_SERVE") from error
+    end, interval = time.monotonic() + limit, limit if caller is None else _WATCH_SECONDS
     try:
-        output, errors = child.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        _end(child)
-        raise ServerError(f"'{' '.join(command[:3])} ...' did not end within {limit:g} s and was killed") from None
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                output, errors = child.communicate(timeout=min(interval, max(0.0, end - time.monotonic())))
+                break
+            if time.monotonic() >= end:
+                raise ServerError(f"'{' '.join(command[:3])} ...' did not end within {limit:g} s and was killed")
+            if caller is not None and _is_closed(caller):
+                raise ServerError(
+                    f"'{' '.join(command[:3])} ...' was killed, because the agent that asked for it ended"
+                )
     except BaseException:
         _end(child)
         raise
     return child.returncode, output[:MOST_ANSWER], errors[-4000:].decode(errors="replace").strip()
+
+
+def _is_closed(connection: BinaryIO) -> bool:
+    """Return whether the other end is closed. An end that only writes no more (SHUT_WR) is open."""
+    poll = select.poll()
+    poll.register(connection, 0)  # POLLHUP and POLLERR are always reported
+    return bool(poll.poll(0))
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
