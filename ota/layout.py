@@ -32,6 +32,11 @@ class StateLayout:
         return self.state_dir / "floors.json"
 
     @property
+    def clock(self) -> Path:
+        """The time of the last run, if the system's clock was behind the clock floor in it."""
+        return self.state_dir / "clock.json"
+
+    @property
     def identity(self) -> Path:
         """The device's key."""
         return self.state_dir / "identity"

@@ -81,7 +81,9 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
     limits = replace(settings, rate_limit=0) if directory else settings  # the limit is for the network
     floors = Floors([layout.floors, settings.floor_copy])
     certain = directory is not None or clock_floor.is_synchronized()  # an operator at the device can check the clock
-    clock = clock_floor.FlooredClock(system, clock_floor.judge(system.now(), floors, certain).now)
+    clock = clock_floor.open_clock(system, floors, layout.clock)
+    if clock_floor.judge(system.now(), floors, certain).unset:
+        tell(clock_floor.UNSET)
     grace = settings.allow_expired_days * 86400 if directory else 0.0
     if grace:
         tell(f"metadata that expired up to {settings.allow_expired_days:g} days ago is accepted (ALLOW_EXPIRED_DAYS)")

@@ -20,6 +20,7 @@ from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.store import bad, directories, history, journal, pause
 from ota.store.journal import Journal
+from ota.trust import clock_floor
 from ota.trust.floors import Floors
 
 HELP: Mapping[str, str] = {
@@ -114,6 +115,8 @@ def _device(layout: StateLayout, settings: AgentSettings) -> tuple[str, str]:
 def _floors(layout: StateLayout, settings: AgentSettings, now: float) -> Iterator[str]:
     floors = Floors([layout.floors, settings.floor_copy])
     yield from floors.warnings
+    if clock_floor.judge(now, floors, synchronized=True).unset:
+        yield f"clock: {clock_floor.UNSET}"
     if floors.lost and now - floors.lost < _LOST_SECONDS:
         yield (
             f"both copies of the version floors were lost {_ago(floors.lost, now)}, and began anew from the metadata: "

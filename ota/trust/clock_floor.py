@@ -2,7 +2,8 @@
 
 The floor is the latest of three times: the build of this edge-ota, the signature of the newest verified timestamp, and
 the last time at which the clock was confirmed. Only the timestamp's key can raise it, and an unset clock does not lower
-it.
+it. While the system's clock is behind the floor, the time of decisions advances from the floor by the monotonic clock,
+also between runs, so that hours come and waits end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ota import files
 from ota.clock import TimeSource
+from ota.errors import StoreError
+from ota.strict_json import Members, parse, to_canonical_json
 from ota.trust.floors import Floors
 from ota.trust.roots import format_time
 
@@ -24,6 +28,12 @@ TOLERANCE = 60.0
 #: systemd-timesyncd creates it after its first contact with a server
 SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
 _TIME_ERROR = 5  # adjtimex: the clock is not synchronized
+#: for the operator of a device whose clock is behind the floor
+UNSET = (
+    "the clock of this device is not set: hours and waits count from the newest signature, and may be late; set the "
+    "clock, or switch with 'edge-ota apply --now'"
+)
+_MOST_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +41,7 @@ class ClockReading:
     """The judged time of this device.
 
     Attributes:
-        now: the time for every decision of this run.
+        now: the later of the system's clock and the floor.
         unset: the system's clock is behind the floor; `now` is the floor.
         doubt: why expiry is unknown; "" = it is known. While it is unknown no update starts, and models go on.
     """
@@ -49,7 +59,7 @@ def judge(system: float, floors: Floors, synchronized: bool, built: float = BUIL
         synchronized: a time server has confirmed it, or an operator.
     """
     known = max(floors.issued, floors.good_time)
-    floor = max(built, known)
+    floor = _floor(floors, built)
     ahead = system - known
     doubt = ""
     if known and ahead > DAY and not synchronized:
@@ -87,21 +97,56 @@ def is_synchronized() -> bool:
     return False
 
 
+def open_clock(clock: TimeSource, floors: Floors, place: Path) -> FlooredClock:
+    """Return the clock of a run.
+
+    Args:
+        place: the file that has the time of earlier runs while the clock is behind the floor.
+    """
+    found = judge(clock.now(), floors, synchronized=True)
+    start = _continue(place, _floor(floors), clock.monotonic()) if found.unset else found.now
+    return FlooredClock(clock, floors, start)
+
+
+def _continue(place: Path, floor: float, monotonic: float) -> float:
+    """Return the time that an earlier run had, plus what has passed since then, but at least the floor. Store it.
+
+    The result is never later than the true time, if the floor is not: after a boot, only the seconds since then count.
+    """
+    now = floor
+    with contextlib.suppress(Exception):  # a damaged file can raise any error; the floor counts without it
+        if (data := files.read(place, _MOST_BYTES)) is not None:
+            found = Members(parse(data, str(place), _MOST_BYTES), str(place), StoreError)
+            mark = found.number("mark")
+            passed = monotonic - mark if monotonic >= mark else monotonic
+            if found.number("floor") <= floor:  # a lower floor: the key that raised the other one was stolen
+                now = max(floor, found.number("time") + passed)
+    with contextlib.suppress(StoreError):  # no state yet, or a full disk, which must not stop updates
+        files.write_durably(place, to_canonical_json({"floor": floor, "time": now, "mark": monotonic}), 0o600)
+    return now
+
+
+def _floor(floors: Floors, built: float = BUILT) -> float:
+    return max(built, floors.issued, floors.good_time)
+
+
 class FlooredClock:
-    """A clock whose `now` never goes back, neither below the floor nor during a run.
+    """A clock whose `now` never goes back, neither below the floor nor during a run, and never stops.
 
     Args:
         clock: the system's.
-        floor: `ClockReading.now` at the start of the run.
+        floors: their times; a refresh may raise them during the run.
+        start: the time at the start of the run.
     """
 
-    def __init__(self, clock: TimeSource, floor: float) -> None:
-        self._clock = clock
-        self._latest = floor
+    def __init__(self, clock: TimeSource, floors: Floors, start: float) -> None:
+        self._clock, self._floors = clock, floors
+        self._latest, self._mark = start, clock.monotonic()
 
     def now(self) -> float:
         """Return seconds since the epoch, never less than before."""
-        self._latest = max(self._latest, self._clock.now())
+        before, self._mark = self._mark, self._clock.monotonic()
+        self._latest = max(self._latest + self._mark - before, self._clock.now(), _floor(self._floors))
         return self._latest
 
     def monotonic(self) -> float:

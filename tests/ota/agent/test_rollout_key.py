@@ -38,7 +38,7 @@ class Attacked(Device):
         floors = Floors(self.places)
         trust = TrustClient(self.layout.metadata, self.root_bytes, self.online, floors, self.clock.now())
         self.trust = ExpiryCheckedTrust(  # type: ignore[assignment]  # the real one in place of the fake
-            trust, floors, FlooredClock(self.clock, self.clock.now()), certain=True
+            trust, floors, FlooredClock(self.clock, floors, self.clock.now()), certain=True
         )
 
     def sign(self, release: int, **members: object) -> None:

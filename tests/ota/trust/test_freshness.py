@@ -152,13 +152,13 @@ def test_only_a_certain_time_is_kept_once_an_hour(device: Device) -> None:
 @pytest.mark.fault("K1")
 def test_a_clock_that_is_set_back_during_a_run() -> None:
     system = _Clock([NOW, NOW + 5, NOW - YEARS, NOW + 6])
-    clock = FlooredClock(system, NOW - 1)
+    clock = FlooredClock(system, Floors([]), NOW - 1)
 
     assert [clock.now() for _ in range(4)] == [NOW, NOW + 5, NOW + 5, NOW + 6]
     assert clock.monotonic() == 1.0
     clock.sleep(2.0)
     assert system.slept == 2.0
-    assert FlooredClock(_Clock([0.0]), NOW).now() == NOW
+    assert FlooredClock(_Clock([0.0]), Floors([]), NOW).now() == NOW
 
 
 def test_whether_a_time_server_confirmed_the_clock_can_be_asked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,20 @@ def test_lost_floors_are_shown(repository: Repository, state: Device, capsys: py
     document = json.loads(capsys.readouterr().out)
     assert document["floors_lost"] == 4e9
     assert document["floors_warnings"] == []
+
+
+@pytest.mark.fault("K1")
+def test_a_clock_that_is_not_set_is_shown(
+    state: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.metadata.mkdir(parents=True)
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    for issued, is_shown in ((4e9 - 60, False), (4e9 + 3600, True)):
+        floors = state.floors()
+        floors.issued = issued
+        floors.save()
+        assert _status(state) == 0
+        assert ("clock: the clock of this device is not set" in capsys.readouterr().out) == is_shown
 
 
 @pytest.mark.fault("K3")
