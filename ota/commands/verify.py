@@ -17,6 +17,12 @@ from ota.store.lock import acquire_lock
 
 HELP = "read the installed releases, and find files that changed on disk"
 
+#: the way out for damage that a repair leaves
+_LEFT = (
+    "remove files that are not of a release; a release that serves without its record is installed again by "
+    "'edge-ota apply', and one before it is replaced when a newer one serves"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --repair, --json."""
@@ -41,7 +47,7 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
             print(one)
         print(f"{len(releases)} releases read, {len(found) or 'no'} damaged files")
     if found:
-        hint = "'edge-ota verify --repair' fetches them again" if not arguments.repair else "publish the release again"
+        hint = "'edge-ota verify --repair' fetches them again" if not arguments.repair else _LEFT
         print(f"edge-ota: {hint}; then check the disk", file=sys.stderr)
     lost = [bundle for bundle in journal.bundles(layout) if journal.read(layout, bundle) is None]
     for bundle in lost:
