@@ -124,8 +124,13 @@ class Client:
 
     def reset(self) -> None:
         """Close with a RST, as a crashed client's kernel does."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset_on_close(self.socket)
         self.socket.close()
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Let `close` send a RST, so that the server cancels the client's requests at once."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:

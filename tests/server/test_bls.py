@@ -20,6 +20,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, PATIENT, SELF, model
+from tests.server.raw_http import reset_on_close
 from tests.server.running import PATIENCE, Running, running
 
 Asks = Callable[..., None]
@@ -269,6 +270,7 @@ def waiting(server: Running, name: str, signs: Path) -> Iterator[http.client.HTT
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.http, timeout=PATIENCE)) as client:
         body = {"inputs": [{"name": "X", "datatype": "INT32", "shape": [1], "data": [1]}]}
         client.request("POST", f"/v2/models/{name}/infer", json.dumps(body))
+        reset_on_close(client.sock)
         until(signs / "started")
         yield client
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.server.raw_http import reset_on_close
 from tests.server.running import Running, running
 from tests.server.sequence_models import CONTROLS, COUNT_DOWN, THIRD_TIME, events, sequence_model, step
 
@@ -104,6 +105,7 @@ def test_a_client_that_disconnects_ends_the_runs(server: Running) -> None:
     body = json.dumps({"inputs": [{"name": "IN", "shape": [1, 1], "datatype": "INT32", "data": [7]}]}).encode()
     head = f"POST /v2/models/third/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.http)) as sock:
+        reset_on_close(sock)
         sock.sendall(head.encode() + body)
         while not executions(server, "third"):
             pass

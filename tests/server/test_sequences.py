@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.server.raw_http import reset_on_close
 from tests.server.running import Running, running
 from tests.server.sequence_models import CONTROLS, SUM, sequence_model, step
 
@@ -120,6 +121,7 @@ def waiting(server: Running, model: str, sequence: int) -> Iterator[None]:
     body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.http)) as sock:
+        reset_on_close(sock)
         sock.sendall(head.encode() + body)
         yield
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.server.load import ADD_SUB_BODY, Client, Load, busy
+from tests.server.raw_http import reset_on_close
 from tests.server.running import ADD_SUB_CONFIG, PATIENCE, Running, running
 
 BACKEND = Path(__file__).parents[1] / "backends/device.py"
@@ -169,6 +170,7 @@ def test_client_of_the_second_batch_disconnects(two: Clients, server: Running) -
     second = http.client.HTTPConnection("127.0.0.1", server.http)
     second.request("POST", "/v2/models/two/infer", ADD_SUB_BODY)
     server.wait_for_log("device: next has begun")
+    reset_on_close(second.sock)
     second.close()
 
     assert result(first)[1]["parameters"]["cancelled"] is True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import socket
 import ssl
 import struct
 import termios
@@ -127,6 +128,10 @@ class Client:
         return True
 
     def abort(self) -> None:
+        """Reset the connection, unless it is closed."""
+        sock = self.writer.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def _chunks(self) -> bytes:

@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 #: Requests of one connection handled in one turn of the event loop.
 _REQUESTS_PER_TURN = 32
 
+#: seconds for which requests must have waited without progress for an EOF to cancel them; see `_on_eof`
+_EOF_GRACE = 0.1
+
 _FAILED = "internal error, see the server's log"
 
 
@@ -97,15 +100,27 @@ class HttpConnection(ClientConnection):
             self.begun_ns = now
 
     def _on_eof(self) -> None:
-        """Cancel all requests: as in Triton, a client that sends no more counts as disconnected."""
+        """Cancel requests that have waited for a while, and answer others: their client may have closed one direction.
+
+        TCP does not show whether the client closed both directions. A client that closes one, as `nc -N` does, closes
+        it right after its request. If it closed both, sending the answer fails.
+        """
         self._eof = True
         self._set_reading(False)
-        if not self._out.pending:
-            self.close()
-            return
-        self._phase = ConnectionPhase.LAST
         self._discard_reading()
-        self._cancel_exchanges()
+        if self._has_waited():
+            self._cancel_exchanges()
+        if self.owes:
+            self._phase = ConnectionPhase.LAST
+        else:
+            self.close()
+
+    def _has_waited(self) -> bool:
+        """Return whether a sweep found the requests waiting, and nothing was received or answered since then.
+
+        Only sweeps record times. So this is false for `_EOF_GRACE`, and true a sweep interval later.
+        """
+        return self._find_wait() == self._mark and self._shared.clock.now_ns() - self._since_ns >= _EOF_GRACE * 1e9
 
     def _on_writable(self) -> None:
         self._resume()
@@ -398,7 +413,7 @@ class HttpConnection(ClientConnection):
         if reader.in_body and not (self._exchanges and reader.awaits_continue):
             return HttpWait.BODY, reader.received >> 10
         if self._exchanges:
-            return HttpWait.ANSWER, 0
+            return HttpWait.ANSWER, 2 * reader.count - len(self._exchanges)  # grows with each request and each answer
         if reader.in_head:
             return HttpWait.HEAD, reader.count
         return (HttpWait.IDLE if reader.count else HttpWait.FRESH), reader.count

@@ -37,6 +37,7 @@ def test_a_client_that_leaves_before_its_answer(gently: bool) -> None:
             client.get("/a")
             client.get("/b")
             await until(lambda: len(here.application.exchanges) == 2)
+            here.pass_time(0.2)
             client.writer.close() if gently else client.abort()
             await until(lambda: here.application.abandoned)
             assert here.application.abandoned == ["/a", "/b"]
@@ -51,6 +52,104 @@ def test_a_client_that_leaves_before_its_answer(gently: bool) -> None:
             assert sent == ["first"]
             assert here.application.abandoned == ["/a", "/b"]
             assert here.server.counters.connections == 0
+
+    play(story)
+
+
+def test_a_client_that_sends_no_more_after_its_request() -> None:
+    async def story() -> None:
+        async with scene(Recorder(hold=True)) as here:
+            client = await here.connect()
+            client.post("/a", b"xyz")
+            client.writer.write_eof()
+            await until(lambda: here.application.exchanges)
+            await client.taken()
+            here.pass_time(30.0)
+            here.application.answer(here.application.exchanges[0])
+
+            reply = await client.reply()
+            assert (reply.body, reply.headers["connection"], here.application.abandoned) == (b"/a 3", "close", [])
+            assert await client.closed()
+
+    play(story)
+
+
+def test_a_client_that_sends_no_more_after_pipelined_requests() -> None:
+    async def story() -> None:
+        async with scene(Recorder(hold=True), HttpLimits(pipelined=2)) as here:
+            exchanges = here.application.exchanges
+            client = await here.connect()
+            for number in range(4):
+                client.get(f"/{number}")
+            client.send(b"GET /unfinished HT")
+            client.writer.write_eof()
+            for number in range(4):
+                await until(lambda: len(exchanges) > number)  # noqa: B023
+                here.pass_time(30.0)  # the end is not read before the last requests are
+                here.application.answer(exchanges[number])
+                assert (await client.reply()).body == f"/{number} 0".encode()
+
+            assert await client.closed()
+            assert (len(exchanges), here.application.abandoned) == (4, [])
+
+    play(story)
+
+
+def test_a_client_that_sends_no_more_reads_a_stream_to_its_end() -> None:
+    async def story() -> None:
+        async with scene(Recorder(hold=True)) as here:
+            client = await here.connect()
+            client.get("/a")
+            client.writer.write_eof()
+            await until(lambda: here.application.exchanges)
+            await client.taken()
+            exchange = here.application.exchanges[0]
+            exchange.start(200, content_type="text/plain")
+            for _ in range(3):
+                exchange.write(b"part")
+                here.pass_time(30.0)
+            exchange.end()
+
+            assert (await client.reply()).body == b"part" * 3
+            assert await client.closed()
+
+    play(story)
+
+
+def test_a_stream_of_a_client_that_left_at_once_is_cancelled() -> None:
+    async def story() -> None:
+        async with scene(Recorder(hold=True)) as here:
+            client = await here.connect()
+            client.get("/a")
+            client.writer.close()
+            await until(lambda: here.application.exchanges)
+            exchange = here.application.exchanges[0]
+            exchange.start(200, content_type="text/plain")
+            for _ in range(100):
+                exchange.write(b"part")
+                await asyncio.sleep(0.001)
+                if here.application.abandoned:
+                    break
+
+            assert (here.application.abandoned, here.server.counters.connections) == (["/a"], 0)
+
+    play(story)
+
+
+def test_draining_waits_for_a_client_that_sends_no_more() -> None:
+    async def story() -> None:
+        async with scene(Recorder(hold=True)) as here:
+            client = await here.connect()
+            client.get("/a")
+            client.writer.write_eof()
+            await until(lambda: here.application.exchanges)
+            await client.taken()
+            draining = asyncio.create_task(here.server.drain(5))
+            await asyncio.sleep(0)
+            here.application.answer(here.application.exchanges[0])
+
+            assert (await client.reply()).body == b"/a 0"
+            assert await draining == 0
 
     play(story)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from pathlib import Path
 
@@ -47,6 +48,36 @@ def test_requests_large_and_small_and_pipelined(authority: Authority) -> None:
             for number in range(20):
                 client.post("/echo", str(number).encode())
             assert [(await client.reply()).body for _ in range(20)] == [str(number).encode() for number in range(20)]
+
+    play(story)
+
+
+def test_a_client_that_sends_no_more_after_its_request(authority: Authority) -> None:
+    def ask(port: int) -> bytes:
+        received = b""
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+            authority.client(alpn="http/1.1").wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        ):
+            client.sendall(b"POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nxyz")
+            client.setblocking(False)
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.unwrap()  # sends close_notify
+            client.settimeout(10)
+            with contextlib.suppress(ssl.SSLZeroReturnError):
+                while True:
+                    received += client.recv(4096)
+        return received
+
+    async def story() -> None:
+        context = context_of(authority)
+        async with scene(Recorder(hold=True), tls=lambda: context) as here:
+            asking = asyncio.get_running_loop().run_in_executor(None, ask, here.port)
+            await until(lambda: here.application.exchanges)
+            await asyncio.sleep(0.02)
+            here.application.answer(here.application.exchanges[0])
+
+            assert (await asking).endswith(b"/a 3")
 
     play(story)
 
