@@ -301,7 +301,7 @@ PARSER = HeadParser(MessageLimits())
 def head_of(method: str, path: str, headers: Mapping[str, str] | None = None, length: int = 0) -> RequestHead:
     lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {length}"]
     lines += [f"{name}: {value}" for name, value in {"Host": "h", **(headers or {})}.items()]
-    return PARSER.parse("\r\n".join([*lines, "", ""]).encode())
+    return PARSER.parse("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
 
 class Door:

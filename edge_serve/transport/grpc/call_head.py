@@ -5,6 +5,7 @@ Heads with equal bytes are one object (protocol/http2/heads.py), so each of them
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
@@ -167,7 +168,8 @@ class HeadInterpreter:
         return asked
 
     def _read(self, head: StreamHead, asked: CallHead) -> None:
-        fields = {name.decode("ascii"): value for name, value in head.fields}
+        # as in Triton, the first of equal keys counts
+        fields = {name.decode("ascii"): value for name, value in reversed(head.fields)}
         _check_is_grpc(head, fields)
         method = self._methods.get(head.path.decode("latin-1"))
         if method is None:
@@ -214,7 +216,15 @@ def _check_is_grpc(head: StreamHead, fields: Mapping[str, bytes]) -> None:
 def _read_metadata(head: StreamHead) -> list[tuple[str, str]]:
     """Return the metadata that the caller has added, as text."""
     return [
-        (name.decode("ascii"), value.decode("utf-8", "replace"))
+        (name.decode("ascii"), (_decode_base64(value) if name.endswith(b"-bin") else value).decode("utf-8", "replace"))
         for name, value in head.fields
-        if not name.startswith(b"grpc-") and not name.endswith(b"-bin") and name not in _NO_METADATA
+        if not name.startswith(b"grpc-") and name not in _NO_METADATA
     ]
+
+
+def _decode_base64(value: bytes) -> bytes:
+    """Decode the value of a `-bin` key; clients may omit the padding. A value that is not base64 stays as it is."""
+    try:
+        return binascii.a2b_base64(value + b"==")
+    except binascii.Error:
+        return value

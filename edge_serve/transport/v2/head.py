@@ -122,9 +122,15 @@ class HeadReader:
             return
         if self._pattern is not None:
             try:
-                request.forwarded = read_forwarded(head.headers, self._pattern)
+                headers = [(name, _decode_utf8(value)) for name, value in head.headers]
+                request.forwarded = read_forwarded(headers, self._pattern)
             except EdgeServeError as error:
                 request.refusal, request.refusal_type = error, JSON
+
+
+def _decode_utf8(value: str) -> str:
+    """Decode a header's bytes as UTF-8, as Triton does for a Python model; a head has them as latin-1."""
+    return value if value.isascii() else value.encode("latin-1").decode("utf-8", "replace")
 
 
 _MAX_TIMEOUT_MS = 2**53

@@ -126,6 +126,9 @@ def test_restricted_calls_need_their_key() -> None:
         wrong = (("triton-grpc-protocol-k", "x"),)
         assert await call.refusal("ModelInfer", infer_request(), metadata=wrong) == ("UNAVAILABLE", text)
         await call("ModelInfer", infer_request(), metadata=(("triton-grpc-protocol-k", "v"),))
+        both = (("triton-grpc-protocol-k", "v"), ("triton-grpc-protocol-k", "x"))  # the first one counts
+        await call("ModelInfer", infer_request(), metadata=both)
+        assert await call.refusal("ModelInfer", infer_request(), metadata=both[::-1]) == ("UNAVAILABLE", text)
         await call("ServerLive")
         stream = call.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
         with pytest.raises(grpc.aio.AioRpcError, match="restricted"):
@@ -136,8 +139,12 @@ def test_restricted_calls_need_their_key() -> None:
 
 def test_metadata_that_matches_becomes_parameters() -> None:
     async def main(service: FakeService, call: Caller) -> None:
-        await call("ModelInfer", infer_request(), metadata=(("x-one", " 1 "), ("other", "2"), ("x-raw-bin", b"\0")))
-        assert service.requests[0].parameters == {"x-one": " 1 "}
+        texts = (("x-one", " 1 "), ("other", "2"))
+        binary = (("x-b-bin", "J\u00fc".encode()), ("x-c-bin", b"\0\xff"), ("x-d-bin", b""), ("other-bin", b"2"))
+        await call("ModelInfer", infer_request(), metadata=(*texts, *binary))
+        assert service.requests[0].parameters == {
+            "x-one": " 1 ", "x-b-bin": "J\u00fc", "x-c-bin": "\0\ufffd", "x-d-bin": "",
+        }  # fmt: skip
         code, text = await call.refusal("ModelInfer", infer_request(), metadata=(("triton_x-y", "1"),))
         assert (code, "reserved" in text) == ("INVALID_ARGUMENT", True)
 

@@ -134,6 +134,9 @@ def test_forwarded_headers_become_parameters() -> None:
     for value in ("1", "2"):
         door.infer(body, {**headers, "X-One": value})
         assert door.service.requests[-1].parameters == {"mine": 3, "X-One": value}
+    for received, parameter in ((b"J\xc3\xbcrgen", "J\u00fcrgen"), (b"J\xfcrgen", "J\ufffdrgen")):  # UTF-8, latin-1
+        door.infer(body, {**headers, "X-One": received.decode("latin-1")})
+        assert door.service.requests[-1].parameters["X-One"] == parameter
     refused = Door(header_forward_pattern=re.compile("t")).infer(REQUEST, {"triton_x": "1"})
     assert (refused.status, refused.content_type) == (400, JSON)
     assert "is reserved for Triton usage and cannot be forwarded" in refused.error
