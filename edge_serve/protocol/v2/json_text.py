@@ -29,6 +29,7 @@ _NO_TEXT = (
     "the body is not text: a file or binary tensors need the header Inference-Header-Content-Length, a compressed body "
     "needs Content-Encoding"
 )
+_NO_UTF8 = "JSON is UTF-8: send other bytes as binary data"
 
 
 def parse(text: Buffer) -> Any:
@@ -41,6 +42,9 @@ def parse(text: Buffer) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raw = bytes(text)
+        trimmed = _trim(raw)
+        if trimmed != raw:
+            return parse(trimmed)
         if b"NaN" in raw or b"Inf" in raw:
             try:
                 return _parse_with_nan(raw)
@@ -48,6 +52,13 @@ def parse(text: Buffer) -> Any:
                 pass
         message = "failed to parse the request JSON buffer: " + _explain(raw, error)
         raise Unparsable(with_advice(message, "" if _is_text(raw) else _NO_TEXT)) from None
+
+
+def _trim(raw: bytes) -> bytes:
+    """Return a text without the byte order mark and the NULs at its end that RapidJSON skips. Offsets do not change."""
+    if raw.startswith(codecs.BOM_UTF8):
+        raw = b" " * len(codecs.BOM_UTF8) + raw[len(codecs.BOM_UTF8) :]
+    return raw.rstrip(b"\0")
 
 
 def _is_text(raw: bytes) -> bool:
@@ -102,6 +113,8 @@ _SPACE = re.compile(rb"[ \t\n\r]*")
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]*)?")
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
 _HEX = re.compile(rb"[0-9a-fA-F]{4}")
+_HIGH_SURROGATE = re.compile(rb"[dD][89abAB]")
+_LOW_SURROGATE = re.compile(rb"[dD][c-fC-F]")
 
 
 class _Fault(Exception):
@@ -109,12 +122,14 @@ class _Fault(Exception):
 
 
 def _explain(raw: bytes, error: orjson.JSONDecodeError) -> str:
-    if len(raw) > _MAX_EXPLAINED:
-        return f"{error.msg} at {error.pos}"
     try:
-        _scan(raw)
+        if len(raw) <= _MAX_EXPLAINED:
+            _scan(raw)
+        raw.decode()
     except _Fault as fault:
         return str(fault)
+    except UnicodeDecodeError as fault:
+        return with_advice(f"Invalid encoding in string. at {fault.start}", _NO_UTF8 if _is_text(raw) else "")
     return f"{error.msg} at {error.pos}"
 
 
@@ -219,18 +234,27 @@ def _scan_string(raw: bytes, at: int) -> int:
         char = raw[at : at + 1]
         if char == b'"':
             return at + 1
-        if char != b"\\":
-            what = "Invalid encoding in string." if char else "Missing a closing quotation mark in string."
-            raise _Fault(f"{what} at {at}")
-        escape = raw[at + 1 : at + 2]
+        if char in (b"", b"\0"):
+            raise _Fault(f"Missing a closing quotation mark in string. at {at}")
+        escape = raw[at + 1 : at + 2] if char == b"\\" else b""
         if escape == b"u":
-            if _HEX.match(raw, at + 2) is None:
-                raise _Fault(f"Incorrect hex digit after \\u escape in string. at {at}")
-            at += 6
+            at += _scan_code_units(raw, at)
         elif escape and escape in b'"\\/bfnrt':
             at += 2
         else:
             raise _Fault(f"Invalid escape character in string. at {at}")
+
+
+def _scan_code_units(raw: bytes, at: int) -> int:
+    """Return the length of `\\uXXXX`, or of a surrogate pair of them."""
+    paired = _HIGH_SURROGATE.match(raw, at + 2) is not None and raw[at + 6 : at + 8] == b"\\u"
+    if _HEX.match(raw, at + 2) is None or (paired and _HEX.match(raw, at + 8) is None):
+        raise _Fault(f"Incorrect hex digit after \\u escape in string. at {at}")
+    if paired and _LOW_SURROGATE.match(raw, at + 8):
+        return 12
+    if _HIGH_SURROGATE.match(raw, at + 2) or _LOW_SURROGATE.match(raw, at + 2):
+        raise _Fault(f"The surrogate pair in string is invalid. at {at}")
+    return 6
 
 
 # Typed access with Triton's texts. `prefix` ends in ": " and is put before the text.

@@ -40,6 +40,22 @@ from tests.examples import examples
         ("[1e999]", "Number too big to be stored in double. at 1"),
         ("[nan]", "Invalid value. at 2"),
         ("{} {}", "The document root must not be followed by other values. at 3"),
+        ('"a\nb"', "Invalid escape character in string. at 2"),
+        ('{"a\t":1}', "Invalid escape character in string. at 3"),
+        ('"a\0b"', "Missing a closing quotation mark in string. at 2"),
+        ('"\u00e9\\ud800"', "The surrogate pair in string is invalid. at 3"),
+        ('"\\ud800x"', "The surrogate pair in string is invalid. at 1"),
+        ('"\\ud800\\u0041"', "The surrogate pair in string is invalid. at 1"),
+        ('"\\ud83d\\ud83d"', "The surrogate pair in string is invalid. at 1"),
+        ('"\\ud800\\u12"', "Incorrect hex digit after \\u escape in string. at 1"),
+        ('"\\ud83d\\ude00\\udc00"', "The surrogate pair in string is invalid. at 13"),
+        ("\ufeff", "The document is empty. at 3"),
+        ('\ufeff{"a"}', "Missing a colon after a name of object member. at 7"),
+        (" \ufeff{}", "Invalid value. at 1"),
+        ("\ufeff\ufeff{}", "Invalid value. at 3"),
+        ("\0", "The document is empty. at 0"),
+        ("[1\0", "Missing a comma or ']' after an array element. at 2"),
+        ("{}\0{}", "The document root must not be followed by other values. at 2"),
     ],
 )
 def test_faults_are_named_in_rapidjsons_words(text: str, fault: str) -> None:
@@ -47,6 +63,23 @@ def test_faults_are_named_in_rapidjsons_words(text: str, fault: str) -> None:
         json_text.parse(text.encode())
     assert caught.value.message == "failed to parse the request JSON buffer: " + fault
     assert caught.value.http_status == 500
+
+
+@pytest.mark.parametrize("text", ["\ufeff%s", "\ufeff %s", "%s\0", "%s \n\0", "%s\0\0\0", "\ufeff%s\0"])
+def test_a_byte_order_mark_and_nuls_at_the_end_are_skipped(text: str) -> None:
+    assert json_text.parse((text % '{"a": "\u00e9"}').encode()) == {"a": "\u00e9"}
+    assert math.isnan(json_text.parse((text % "[NaN]").encode())[0])
+
+
+@pytest.mark.parametrize("blanks", [0, 100_000])
+def test_a_string_that_is_not_utf_8_is_named_with_its_place(blanks: int) -> None:
+    for text, at in ((b'{"a": "caf\xe9"}', 10), (b'{"\xc3\xa9": "\xff"}', 8), (b'["\xed\xa0\x80"]', 2)):
+        with pytest.raises(Internal) as caught:
+            json_text.parse(b" " * blanks + text)
+        assert caught.value.message == (
+            f"failed to parse the request JSON buffer: Invalid encoding in string. at {blanks + at}; JSON is UTF-8: "
+            "send other bytes as binary data"
+        )
 
 
 @pytest.mark.parametrize(
