@@ -26,7 +26,9 @@ TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 #: value are stripped afterwards, because matching them would backtrack.
 FIELD = re.compile(rf"({TOKEN}):([\t\x20-\x7e\x80-\xff]*)\r\n")
 
-_REQUEST_LINE = re.compile(rf"({TOKEN}) ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])\r\n")
+#: clients send names that are not ASCII unencoded, and Triton answers them
+_REQUEST_LINE = re.compile(rf"({TOKEN}) ([\x21-\x7e\x80-\xff]+) HTTP/([0-9]\.[0-9])\r\n")
+_NOT_ASCII = re.compile(r"[\x80-\xff]")
 _VERSION_AT_END = re.compile(r" HTTP/[0-9.]+$")
 _TOKEN_BYTES = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _ABSOLUTE = re.compile(r"https?://[0-9a-z.\-_~:\[\]]+(?=[/?]|$)", re.IGNORECASE)
@@ -166,7 +168,7 @@ class HeadParser:
         fields = _join_by_name(headers)
         chunked = _check_chunked(fields, version)
         length = _read_content_length(fields)
-        path, query = _split(target)
+        path, query = _split(target if target.isascii() else _encode_percent(target))
         keep_alive = _read_keep_alive(fields.get("connection", ""), version)
         expect = _read_expect(fields, version) and (chunked or bool(length))
         return RequestHead(method, target, path, query, version, headers, fields, length, chunked, keep_alive, expect)
@@ -206,8 +208,14 @@ def _refuse_line(line: str, limits: MessageLimits) -> NoReturn:
     if len(line) + 2 > limits.request_line:
         raise errors.TargetTooLong(f"the request line is longer than {limits.request_line} bytes")
     if _VERSION_AT_END.search(line) is None:
-        raise errors.BadRequest(f"the request line {line[:64]!r} does not end with a version such as HTTP/1.1")
-    raise errors.BadRequest(f"not a request line: {line[:64]!r}")
+        raise errors.BadRequest(
+            f"the request line {_decode_utf8(line[:64])!r} does not end with a version such as HTTP/1.1"
+        )
+    raise errors.BadRequest(f"not a request line: {_decode_utf8(line[:64])!r}")
+
+
+def _decode_utf8(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "replace")
 
 
 def _join_by_name(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
@@ -261,6 +269,11 @@ def _read_expect(fields: dict[str, str], version: str) -> bool:
     if value.lower() != "100-continue":
         raise errors.ExpectationFailed(f"expectation {value[:64]!r} is not supported, expected '100-continue'")
     return True
+
+
+def _encode_percent(target: str) -> str:
+    """Percent-encode the bytes that are not ASCII."""
+    return _NOT_ASCII.sub(lambda match: f"%{ord(match[0]):02X}", target)
 
 
 def _split(target: str) -> tuple[str, str]:

@@ -43,6 +43,12 @@ def test_a_head_is_taken_apart() -> None:
     assert (head.content_length, head.chunked, head.keep_alive) == (12, False, True)
 
 
+def test_bytes_beyond_ascii_in_a_target_are_percent_encoded() -> None:
+    head = HeadParser(MessageLimits()).parse("GET /m\u00e9/%C3%A9?a=\u00e9 HTTP/1.1\r\n\r\n".encode())
+    assert (head.path, head.query) == ("/m%C3%A9/%C3%A9", "a=%C3%A9")
+    assert HeadParser(MessageLimits()).parse(b"GET /\x80\xff HTTP/1.1\r\n\r\n").path == "/%80%FF"
+
+
 def test_values_are_latin_1() -> None:
     assert parse("GET / HTTP/1.1\nX: caf\xe9").get("x") == "caf\xe9"
 
@@ -109,7 +115,9 @@ def test_clients_that_wait_for_100_continue(fields: str, expects: bool) -> None:
         (b"GET / HTTP/1.1 \r\n\r\n", 400, "does not end with a version"),
         (b"GET / http/1.1\r\n\r\n", 400, "does not end with a version"),
         (b"GET /a b HTTP/1.1\r\n\r\n", 400, "not a request line"),
-        (b"GET /\x80 HTTP/1.1\r\n\r\n", 400, "not a request line"),
+        (b"GET /\x7f HTTP/1.1\r\n\r\n", 400, "not a request line"),
+        (b"GET /\xc3\xa9 b HTTP/1.1\r\n\r\n", 400, "not a request line: 'GET /\u00e9 b HTTP/1.1'"),
+        (b"GET http://\xc3\xa9/ HTTP/1.1\r\n\r\n", 400, "neither a path nor an http:// URI"),
         (b"GET /\x00 HTTP/1.1\r\n\r\n", 400, "not a request line"),
         (b"GET\t/ HTTP/1.1\r\n\r\n", 400, "not a request line"),
         (b"G(T / HTTP/1.1\r\n\r\n", 400, "not a request line"),
