@@ -154,8 +154,6 @@ def _read_typed(
     contents: InferTensorContents, datatype: DataType | None, item: ModelInferRequest.InferInputTensor, model: str
 ) -> bytes:
     given = [field.name for field, _ in contents.ListFields()]
-    if len(given) > 1:
-        raise InvalidArgument(f"{_INPUT} '{item.name}' for model '{model}', binary data was already supplied.")
     if not given:
         return b""
     wanted = _FIELDS.get(datatype) if datatype is not None else None
@@ -164,6 +162,8 @@ def _read_typed(
             f"{_INPUT} '{item.name}' for model '{model}' of type '{_CONTENTS[given[0]][0]}', expected datatype "
             f"'{item.datatype}'"
         )
+    if len(given) > 1:
+        raise InvalidArgument(f"{_INPUT} '{item.name}' for model '{model}', binary data was already supplied.")
     values = getattr(contents, given[0])
     if datatype is DataType.BYTES:
         return join_bytes(values)

@@ -162,17 +162,18 @@ def _fits(dims: Shape, expected: Shape) -> bool:
 
 
 def _wrong_shape(request: InferRequest, tensor: InferTensor, signature: Signature, spec: TensorSpec) -> InvalidArgument:
-    name, model = tensor.name, signature.model_name
-    if min(tensor.shape, default=0) < 0:
+    name, model, shape = tensor.name, signature.model_name, tensor.shape
+    batches = signature.max_batch_size > 0
+    expected = (-1, *spec.dims) if batches else spec.dims
+    same_rank = len(shape) == len(expected)
+    if same_rank and all(-1 in pair or pair[0] == pair[1] for pair in zip(shape, expected, strict=True)):
         return InvalidArgument(
             f"{prefix(request.id)}All input dimensions should be specified for input '{name}' for model '{model}', "
-            f"got {shape_text(tensor.shape)}"
+            f"got {shape_text(shape)}"
         )
-    batches = signature.max_batch_size > 0
-    expected = shape_text((-1, *spec.dims) if batches else spec.dims)
     return InvalidArgument(
-        f"{prefix(request.id)}unexpected shape for input '{name}' for model '{model}'. Expected {expected}, got "
-        f"{shape_text(tensor.shape)}. {_BATCH_NOTE if batches else ''}"
+        f"{prefix(request.id)}unexpected shape for input '{name}' for model '{model}'. Expected "
+        f"{shape_text(expected)}, got {shape_text(shape)}. {_BATCH_NOTE if batches else ''}"
     )
 
 
@@ -241,7 +242,7 @@ def check_strings(data: Buffer, count: int, name: str, model: str, request_id: s
             )
         length = unpack(data, position)[0]
         position += 4 + length
-        if position > end:
+        if position > end and found == count:
             raise InvalidArgument(
                 f"incomplete string data for inference input '{name}', expecting string of length {length} but only "
                 f"{end - position + length} bytes available"

@@ -24,6 +24,12 @@ def typed(datatype: str, field: str, values: list[object], shape: list[int] | No
     return made
 
 
+def both(datatype: str, first: str, second: str) -> ModelInferRequest:
+    made = typed(datatype, first, [b"" if first == "bytes_contents" else 1])
+    getattr(made.inputs[0].contents, second).append(b"" if second == "bytes_contents" else 1)
+    return made
+
+
 @pytest.mark.parametrize(
     ("datatype", "field", "values"),
     [
@@ -49,6 +55,9 @@ def test_typed_contents_become_the_bytes_of_their_type(datatype: str, field: str
     ("made", "raw", "text"),
     [
         (typed("FP32", "int_contents", [1]), [], "of type 'INT32', expected datatype 'FP32'"),
+        (both("BYTES", "bytes_contents", "int_contents"), [], "of type 'INT32', expected datatype 'BYTES'"),
+        (both("INT32", "int_contents", "bool_contents"), [], "of type 'BOOL', expected datatype 'INT32'"),
+        (both("INT32", "int_contents", "bytes_contents"), [], "binary data was already supplied"),
         (typed("FP16", "fp32_contents", [1]), [], "of type 'FP32', expected datatype 'FP16'"),
         (typed("INT32", "int_contents", [1]), [b"1234"], "contents field must not be specified when using raw_input"),
         (ModelInferRequest(inputs=[{"name": "X", "datatype": "INT32"}]), [], "unable to find data for input tensor"),

@@ -134,6 +134,13 @@ def test_negative_dimensions_never_pass(shape: Shape) -> None:
         assert "All input dimensions should be specified" in refusal(request(tensor("A", shape)), model)
 
 
+@pytest.mark.parametrize("shape", [(-1,), (-1, -1, -1), (-1, 3), (-5, 2)])
+def test_a_negative_dimension_in_a_shape_that_does_not_match_otherwise(shape: Shape) -> None:
+    got = "[" + ",".join(map(str, shape)) + "]"
+    fixed = signature(TensorSpec("A", DataType.INT32, (2, 2)), max_batch_size=0)
+    assert f"Expected [2,2], got {got}. " in refusal(request(tensor("A", shape)), fixed)
+
+
 def test_shape_tensors_have_no_batch_dimension() -> None:
     model = signature(
         TensorSpec("A", DataType.INT32, (4,)), TensorSpec("S", DataType.INT32, (2,), is_shape_tensor=True)
@@ -171,6 +178,8 @@ def test_an_empty_tensor_has_dimensions_that_an_array_can_have(datatype: DataTyp
         (STRINGS + b"\x01\x00", 4, "incomplete string length indicator for inference input 'X' for model 'm', "
          "expecting 4 bytes but only 2 bytes available. Please make sure the string length indicator is in one "
          "buffer."),
+        (b"\x01\0\0\0", 2, "expected 2 string elements for inference input 'X' for model 'm', got 1"),
+        (STRINGS + b"\xff\xff\xff\xffab", 5, "expected 5 string elements for inference input 'X' for model 'm', got 4"),
     ],
 )  # fmt: skip
 def test_wrong_string_elements(data: bytes, count: int, message: str) -> None:

@@ -86,7 +86,7 @@ def test_string_elements_are_checked_in_every_request() -> None:
     raw, length = body(FULL, bytes(12), join_bytes([b"a", b"bc"]))
     decoder.decode(FULL_MODEL, "", raw, length)
     with pytest.raises(InvalidArgument, match="incomplete string data for inference input 'S'"):
-        decoder.decode(FULL_MODEL, "", raw[: length + 12] + b"\x09" + raw[length + 13 :], length)
+        decoder.decode(FULL_MODEL, "", raw[: length + 17] + b"\x09" + raw[length + 18 :], length)
 
 
 @pytest.mark.parametrize("change", [-4, 4])
