@@ -302,7 +302,7 @@ MORE = (
     Broken(
         "nested",
         moved(onnx_with(ONNX), "1", "nested/1"),
-        (NO_VERSION, "nested/nested/ looks like the model itself", "mv nested/nested/"),
+        (NO_VERSION, "nested/nested/ looks like the model itself", "mv -n nested/nested/"),
     ),
     Broken("v1", moved(onnx_with(""), "1", "v1"), (NO_BACKEND, "v1/v1 is no version directory", "mv v1/v1 v1/1")),
     Broken(

@@ -182,27 +182,46 @@ def _advice_without_version(found: _Folder) -> str:
         )
     if _ENVIRONMENT_FILE in found.files:
         return f"{name}/ is a virtual environment of Python, not a model: {_ELSEWHERE}"
-    for folder in found.folders:
-        if (model / folder / CONFIG_FILE).is_file() or _versions(_read(model / folder, "")):
-            inner = quote(f"{name}/{folder}")
-            return f"{name}/{folder}/ looks like the model itself: mv {inner}/* {quote(name)}/ && rmdir {inner}"
+    if inner := [folder for folder in found.folders if is_model(model / folder)]:
+        return _advice_on_inner(found, inner)
     for folder in found.folders:
         if like := _VERSION_LIKE.match(folder):
             move = _move(f"{name}/{folder}", f"{name}/{like[1]}")
             return f"{name}/{folder} is no version directory: its name must be a number without zeros before it: {move}"
-    for folder in found.folders:
-        if _read(model / folder, "").ending(*_SERVED):
-            move = _move(f"{name}/{folder}", f"{name}/1")
-            return f"{name}/{folder} is no version directory: its name must be a number: {move}"
-    for file in found.ending(*_SERVED):
-        target = f"{name}/1/{_SERVED[PurePath(file).suffix.lower()][1]}"
-        move = _move(f"{name}/{file}", target)
+    files = found.ending(*_SERVED)
+    folders = [folder for folder in found.folders if _read(model / folder, "").ending(*_SERVED)]
+    if len(folders) == 1 and not files:
+        move = _move(f"{name}/{folders[0]}", f"{name}/1")
+        return f"{name}/{folders[0]} is no version directory: its name must be a number: {move}"
+    if not folders and (file := _models_file(files)):
+        move = _move(f"{name}/{file}", f"{name}/1/{_expected_name(file)}")
         return f"{name}/ holds {file} and no version directory such as {name}/1: mkdir {quote(f'{name}/1')} && {move}"
     made = (
         f"there is no version directory such as {name}/1: mkdir {quote(f'{name}/1')} and put the model's file there, "
         "as model.onnx or model.py (git does not keep empty directories)"
     )
     return made if CONFIG_FILE in found.files else f"{made}; if {name}/ is no model, {_ELSEWHERE}"
+
+
+def _advice_on_inner(found: _Folder, inner: Sequence[str]) -> str:
+    """Return the advice on a directory that holds models, `inner`: it may be a repository that was given as a model."""
+    name = found.shown
+    path = quote(f"{name}/{inner[0]}")
+    move = f"mv -n {path}/* {quote(name)}/ && rmdir {path}"
+    if len(inner) == 1 and CONFIG_FILE in found.files:
+        return f"{name}/{inner[0]}/ looks like the model itself: {move}"
+    advice = f"'{found.path}' looks like a model repository: give --model-repository={quote(str(found.path))}"
+    return advice if len(inner) > 1 else f"{advice}; if {name}/{inner[0]} is the model '{name}' itself: {move}"
+
+
+def _models_file(files: Sequence[str]) -> str:
+    """Return the one of `files` that is a model's file; "" = any of several may be."""
+    named = [file for file in files if file == _expected_name(file)] or files
+    return named[0] if len(named) == 1 else ""
+
+
+def _expected_name(file: str) -> str:
+    return _SERVED[PurePath(file).suffix.lower()][1]
 
 
 def is_model(directory: Path) -> bool:
@@ -241,7 +260,7 @@ def _advice_on_files(found: _Folder, expected: str = "") -> str:
 
 
 def _rename(version: str, name: str, expected: str) -> str:
-    target = expected or _SERVED[PurePath(name).suffix.lower()][1]
+    target = expected or _expected_name(name)
     move = _move(f"{version}/{name}", f"{version}/{target}")
     if name.lower() == target.lower():
         return f"{move} (upper and lower case differ)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,10 @@ def made(root: Path, *names: str) -> Path:
             ("m/v02/model.onnx",),
             "m/v02 is no version directory: its name must be a number without zeros before it: mv m/v02 m/2",
         ),
-        (("m/m/config.pbtxt", "m/m/1/"), "m/m/ looks like the model itself: mv m/m/* m/ && rmdir m/m"),
+        (
+            ("m/config.pbtxt", "m/m/1/"),
+            "m/m/ looks like the model itself: mv -n m/m/* m/ && rmdir m/m",
+        ),
         (
             ("m/x.py",),
             "m/ holds x.py and no version directory such as m/1: mkdir m/1 && mv m/x.py m/1/model.py",
@@ -88,8 +92,24 @@ def made(root: Path, *names: str) -> Path:
             "model.py (git does not keep empty directories)",
         ),
         (
+            ("m/model.py", "m/helper.py"),
+            "m/ holds model.py and no version directory such as m/1: mkdir m/1 && mv m/model.py m/1/model.py",
+        ),
+        (
+            ("m/a.py", "m/b.py"),
+            "there is no version directory such as m/1: mkdir m/1 and put the model's file there, as model.onnx or "
+            "model.py (git does not keep empty directories); if m/ is no model, keep it outside of the model "
+            "repository, which is for models only",
+        ),
+        (
             ("m/latest/model.py",),
             "m/latest is no version directory: its name must be a number: mv m/latest m/1",
+        ),
+        (
+            ("m/__init__.py", "m/hardware/board.py", "m/results/plot.py"),  # a package of Python
+            "there is no version directory such as m/1: mkdir m/1 and put the model's file there, as model.onnx or "
+            "model.py (git does not keep empty directories); if m/ is no model, keep it outside of the model "
+            "repository, which is for models only",
         ),
         (
             ("m/pyvenv.cfg", "m/lib/python3.11/"),
@@ -100,6 +120,17 @@ def made(root: Path, *names: str) -> Path:
 )  # fmt: skip
 def test_reason_why_the_backend_is_unknown(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
     assert advice_on_backend(made(tmp_path, *names), "m") == said
+
+
+def test_a_model_repository_in_place_of_a_model_is_named_and_not_taken_apart(tmp_path: Path) -> None:
+    models = made(tmp_path / "top", "models/bls/1/model.py", "models/lin/config.pbtxt").parent / "models"
+    said = f"'{models}' looks like a model repository: give --model-repository={models}"
+    assert advice_on_backend(models, "models") == said
+
+    shutil.rmtree(models / "lin")
+    assert advice_on_backend(models, "models") == (
+        f"{said}; if models/bls is the model 'models' itself: mv -n models/bls/* models/ && rmdir models/bls"
+    )
 
 
 def test_a_version_in_place_of_a_model_is_a_model_in_place_of_a_repository(tmp_path: Path) -> None:
