@@ -24,7 +24,6 @@ from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine, load_engine
 from edge_serve.backends.tensorrt.profiles import Choice, instance_profiles, largest_shape
 from edge_serve.backends.tensorrt.settings import (
     backend_settings,
-    check_kind,
     dla_core,
     group_of,
     model_settings,
@@ -53,8 +52,6 @@ class TensorRtBackend:
             EdgeServeError: the plan does not load, or contradicts the configuration.
         """
         group = (spec.config.get("instance_group") or [{}])[0]
-        if group.get("kind", "KIND_GPU") != "KIND_GPU":
-            return spec.config  # `open` says why it cannot be served
         device = int((group.get("gpus") or [0])[0])
         core = dla_core(group, str(group.get("name", "")), spec.name)
         return complete_tensorrt(spec.config, self._engine(spec, device, core, spec.name).info)
@@ -85,7 +82,6 @@ class TensorRtBackend:
         self._engines.clear()
 
     def _open_one(self, spec: ModelSpec, one: InstanceSpec) -> TensorRtInstance:
-        check_kind(one.kind, spec.name)
         group = group_of(spec.config, one.name)
         core = dla_core(group, one.name, spec.name)
         loaded = self._engine(spec, one.device_id, core, one.name)

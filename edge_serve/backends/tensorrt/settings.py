@@ -127,20 +127,6 @@ def _strategy(parameters: Mapping[str, str], model: str) -> Strategy:
         ) from error
 
 
-def check_kind(kind: str, model: str) -> None:
-    """Check that an instance is on a GPU.
-
-    Args:
-        kind: of the instance: CPU, GPU, or MODEL.
-
-    Raises:
-        InvalidArgument: it is not.
-    """
-    if kind != "GPU":
-        text = f"unable to load model '{model}', TensorRT backend supports only GPU device"
-        raise InvalidArgument(with_advice(text, "write instance_group [ { kind: KIND_GPU } ]"))
-
-
 def group_of(config: Json, instance: str) -> Json:
     """Return the instance group of an instance, which is named after it; {} = there is none."""
     for group in config.get("instance_group") or ():

@@ -14,6 +14,7 @@ _NO_GPU = (
     "write kind: KIND_AUTO in its instance_group, which is a GPU where there is one and the CPU elsewhere, or "
     "kind: KIND_CPU; edge-serve doctor looks for GPUs"
 )
+_NO_DRIVER = "no NVIDIA driver was found; edge-serve doctor looks for GPUs"
 #: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
 MOST_INSTANCES = 1024
 #: of one model in one process, as of all but Python models: the kernel passes 253 descriptors at once (SCM_MAX_FD), one
@@ -42,7 +43,7 @@ def check_instance_groups(
     seen: set[str] = set()
     for group in config.instance_group:
         where = f"instance group {group.name} of model {config.name}"
-        _check_kind(group, where, gpus, min_compute_capability, lack)
+        _check_kind(group, config, gpus, min_compute_capability, lack)
         _check_profiles(group, where, config.platform)
         if group.name in seen:
             raise InvalidArgument(f"{where} has the name of another group of the model")
@@ -57,30 +58,42 @@ def check_instance_groups(
 
 
 def _check_kind(
-    group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float, lack: str
+    group: pb.ModelInstanceGroup, config: pb.ModelConfig, gpus: Sequence[int] | None, capability: float, lack: str
 ) -> None:
+    where = f"instance group {group.name} of model {config.name}"
+    without_gpu = _advice_without_gpu(group, config.platform, lack)
     match group.kind:
         case pb.ModelInstanceGroup.KIND_GPU:
-            _check_gpus(group, where, gpus, capability, lack)
+            _check_gpus(group, where, gpus, capability, without_gpu)
         case pb.ModelInstanceGroup.KIND_CPU | pb.ModelInstanceGroup.KIND_MODEL:
             if group.gpus:
                 text = f"{where} has kind {_KIND.Name(group.kind)} but specifies one or more GPUs"
                 raise InvalidArgument(with_advice(text, "remove the line gpus: [...] from its instance_group"))
+            if config.platform == TENSORRT:
+                text = f"unable to load model '{config.name}', TensorRT backend supports only GPU device"
+                advice = "write instance_group [ { kind: KIND_GPU } ]" if gpus else without_gpu
+                raise InvalidArgument(with_advice(text, advice))
         case _:
             kind = _KIND.Name(group.kind) if group.kind in _KIND.values() else str(group.kind)
             raise Internal(f"{where} has unexpected kind {kind}")
 
 
+def _advice_without_gpu(group: pb.ModelInstanceGroup, platform: str, lack: str) -> str:
+    """Return the advice where no GPU is usable. A plan of TensorRT has instances on GPUs only."""
+    if platform == TENSORRT:
+        return f"no GPU is usable: {lack or _NO_DRIVER}; or serve the ONNX file of this plan, which the CPU runs too"
+    return lack or (f"{_NO_GPU}, and remove gpus: [...]" if group.gpus else _NO_GPU)
+
+
 def _check_gpus(
-    group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float, lack: str
+    group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float, without_gpu: str
 ) -> None:
     if gpus is None:
         text = f"{where} has kind KIND_GPU but server does not support GPUs"
-        advice = f"{_NO_GPU}, and remove gpus: [...]" if group.gpus else _NO_GPU
-        raise InvalidArgument(with_advice(text, lack or advice))
+        raise InvalidArgument(with_advice(text, without_gpu))
     if not group.gpus:
         reason = "specifies no GPUs" if gpus else "no GPUs are available"
-        raise InvalidArgument(with_advice(f"{where} has kind KIND_GPU but {reason}", "" if gpus else lack or _NO_GPU))
+        raise InvalidArgument(with_advice(f"{where} has kind KIND_GPU but {reason}", "" if gpus else without_gpu))
     for gpu in group.gpus:
         if gpu not in gpus:
             raise InvalidArgument(

@@ -21,7 +21,7 @@ from edge_serve.backends.cuda.tensor_path import PlainOutputs
 from edge_serve.backends.tensorrt.backend import TensorRtBackend
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import load_library
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, Unsupported
+from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.tensors import DataType, InferTensor
 from tests.backends.cuda.host import HostCuda
 from tests.stand_ins.plans import OPERATIONS, Arrays, plan, tensor
@@ -426,19 +426,6 @@ def test_format_that_is_not_linear_is_served_where_it_pads_nothing(
     replies = instance.execute([request(part) for part in parts], Timing())
 
     assert all((values(reply) == part).all() for reply, part in zip(replies, parts, strict=True))
-
-
-@pytest.mark.parametrize("kind", ["KIND_CPU", "KIND_MODEL"])
-def test_model_that_is_on_no_gpu_is_not_loaded_to_complete_its_configuration(
-    host: HostCuda, tmp_path: Path, kind: str
-) -> None:
-    """The instance says why it cannot be served."""
-    model = spec(tmp_path, b"no plan", instance_group=[{"name": "m_0", "kind": kind}])
-    backend = TensorRtBackend(partial(load_library, cuda=lambda: host))
-
-    assert backend.complete_config(model) is model.config
-    with pytest.raises(InvalidArgument, match="TensorRT backend supports only GPU device"):
-        backend.open(model, [InstanceSpec("m_0_0", kind.removeprefix("KIND_"), 0)])
 
 
 def test_library_that_is_missing_says_what_to_install(host: HostCuda) -> None:

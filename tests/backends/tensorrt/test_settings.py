@@ -13,7 +13,6 @@ from edge_serve.backends.tensorrt.settings import (
     Strategy,
     backend_settings,
     check_dla_core,
-    check_kind,
     dla_core,
     group_of,
     model_settings,
@@ -105,17 +104,6 @@ def test_optimization_in_the_form_that_workers_receive() -> None:
     assert [note.split(":")[0] for note in found.notes] == [
         "gather_kernel_buffer_threshold is not supported and has no effect"
     ]
-
-
-@pytest.mark.parametrize("kind", ["CPU", "MODEL"])
-def test_instances_on_a_gpu_only(kind: str) -> None:
-    check_kind("GPU", "m")
-    with pytest.raises(InvalidArgument) as failed:
-        check_kind(kind, "m")
-    assert failed.value.message == (
-        "unable to load model 'm', TensorRT backend supports only GPU device; write instance_group [ { kind: KIND_GPU "
-        "} ]"
-    )
 
 
 def test_group_of_an_instance() -> None:

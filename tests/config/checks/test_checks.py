@@ -445,8 +445,42 @@ def test_instance_group(text: str, gpus: list[int] | None, said: str) -> None:
     assert without_advice(caught.value.message, said) == said
 
 
+@pytest.mark.parametrize(
+    ("kind", "gpus", "said"),
+    [
+        ("", None, "unable to load model 'm', TensorRT backend supports only GPU device"),
+        ("kind: KIND_CPU", [], "unable to load model 'm', TensorRT backend supports only GPU device"),
+        ("kind: KIND_MODEL", [], "unable to load model 'm', TensorRT backend supports only GPU device"),
+        ("kind: KIND_GPU", None, "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"),
+        (
+            "kind: KIND_GPU gpus: 0",
+            None,
+            "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs",
+        ),
+        ("kind: KIND_GPU", [], "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
+    ],
+)
+def test_a_plan_without_a_gpu_gets_no_advice_to_run_on_the_cpu(kind: str, gpus: list[int] | None, said: str) -> None:
+    config = normalise_instance_groups(_model(f'platform: "tensorrt_plan" instance_group {{ {kind} }}'), gpus or ())
+    for lack, reason in (
+        ("", "no NVIDIA driver was found; edge-serve doctor looks for GPUs"),
+        ("no device", "no device"),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            check_instance_groups(config, gpus, lack=lack)
+
+        advice = f"no GPU is usable: {reason}; or serve the ONNX file of this plan, which the CPU runs too"
+        assert caught.value.message == f"{said}; {advice}"
+
+
+def test_a_plan_goes_to_the_gpu_that_is_there() -> None:
+    config = normalise_instance_groups(_model('platform: "tensorrt_plan" instance_group { kind: KIND_CPU }'), [0])
+    with pytest.raises(InvalidArgument, match=r"only GPU device; write instance_group \[ { kind: KIND_GPU } \]"):
+        check_instance_groups(config, [0])
+
+
 def test_instance_groups_that_fit() -> None:
-    text = 'instance_group [ { kind: KIND_GPU gpus: 1 profile: "0" }, { name: "g" kind: KIND_CPU } ]'
+    text = 'instance_group [ { kind: KIND_GPU gpus: 1 profile: "0" }, { name: "g" kind: KIND_GPU } ]'
     config = normalise_instance_groups(_model('platform: "tensorrt_plan"' + text), [0, 1])
     check_instance_groups(config, [0, 1])
 
