@@ -41,9 +41,22 @@ _SIZES = (("installed_size", "install"), ("start_time", "repository"), ("memory"
 
 
 def in_short() -> str:
-    """Return the most telling rows of `beside_triton`."""
-    rows = _beside_triton()
-    return _table(_HEAD, [row for row in rows if row[0].startswith(_SHORT)])
+    """Return a list in place of tables: size and start, and throughput beside Triton."""
+    size, start, memory = ({row[key]: row for row in _rows(name)} for name, key in _SIZES)
+    peer, busy = _rows("onnx_peer"), _rows("busy_machine")
+    ratios = {
+        "Python models over HTTP": [row for row in _rows("end_to_end") if row.get("triton /s")],
+        "ONNX models of 2 ms and more": [row for row in peer if row["model"] not in _SMALL],
+        "an ONNX model of 7 us": [row for row in peer if row["model"] == "simple"],
+        "a Python model beside programs that use both cores": [row for row in busy if row["programs"] == 2],
+    }
+    return (
+        f"- `pip install '.[onnx]'` takes {size['.[onnx]']['MB']:.0f} MB, the start without a model "
+        f"{_seconds(start['empty'])}, and the front end {memory['empty']['front end RSS']:.0f} MB of memory.\n"
+        "- Requests per second, as a multiple of Triton's:\n  "
+        + ",\n  ".join(f"{_span(rows)} for {name}" for name, rows in ratios.items())
+        + ".\n"
+    )
 
 
 def beside_triton() -> str:
@@ -57,17 +70,24 @@ def _beside_triton() -> list[tuple[str, ...]]:
         for row in _rows(name):
             if row.get("programs") != 0 and row.get("triton /s"):  # without busy programs: end_to_end
                 rows.append((label.format_map(row), *_compared(row), f"`{name}`"))
-    long = [row["ratio"] for row in _rows("onnx_peer") if row["model"] not in ("simple", "text_direction")]
+    long = [row for row in _rows("onnx_peer") if row["model"] not in _SMALL]
     short = [row for row in _rows("onnx_peer") if row["model"] == "simple"]
     rows += [
         (f"ONNX, a model of 7 us, {row['connections']} at a time", *_compared(row), "`onnx_peer`") for row in short
     ]
-    rows.append((_LONG, f"{min(long):.2f} to {max(long):.2f}", "", "", "", "", "`onnx_peer`"))
+    rows.append((_LONG, _span(long), "", "", "", "", "`onnx_peer`"))
     return rows
+
+
+def _span(rows: Sequence[Row]) -> str:
+    ratios = [row["ratio"] for row in rows]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 _FIGURES = ("median (rounds)", "p99", "p99 of Triton", "CPU per request", "CPU of Triton")
 _HEAD = ("requests per second, as a ratio", *_FIGURES, "benchmark")
+#: models of `onnx_peer` that take less than 2 ms
+_SMALL = ("simple", "text_direction")
 _LONG = "ONNX, models of 2 ms and more, 1 to 8 at a time"
 #: benchmark, and the case that one of its rows measures
 _COMPARED = (
@@ -79,10 +99,6 @@ _COMPARED = (
     ("sequences", "sequences, `{model}`, {open sequences} open"),
     ("decoupled", "1,000 responses for each request, {connections} connections"),
 )
-_SHORT = (
-    "Python model, HTTP", "Python model, gRPC, 8 at", "ensemble", "Python model beside busy programs on 2",
-    "ONNX, a model of 7 us, 1 at", _LONG,
-)  # fmt: skip
 
 
 def _compared(row: Row) -> tuple[str, ...]:

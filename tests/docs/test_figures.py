@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -64,6 +65,12 @@ def test_a_table_is_made_from_the_results(tmp_path: Path, monkeypatch: pytest.Mo
     assert "old" not in page
     with pytest.raises(KeyError):
         tables.fill("<!-- figures: nowhere -->\n<!-- end of figures -->\n")
+
+
+def test_the_short_list_is_made_from_the_results() -> None:
+    assert re.search(
+        r"as a multiple of Triton's:\n  \d\.\d\d to \d\.\d\d for Python models over HTTP,\n", tables.in_short()
+    )
 
 
 @dataclass
