@@ -127,7 +127,7 @@ def background() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_the_page_has_the_rows() -> None:
-    assert len(rows()) == 13
+    assert len(rows()) == 14
 
 
 def test_from_start_to_drain(repository: Path, gates: Gates, background: ThreadPoolExecutor) -> None:
@@ -200,6 +200,17 @@ def test_a_broken_model(repository: Path, flags: list[str], state: str) -> None:
     python_model(repository, "broken", BROKEN)
     with running(f"--model-repository={repository}", "--exit-on-error=false", *flags) as server:
         check(server, state, "broken")
+        assert server.get("/v2/models/gated/ready")[0] == 200
+
+
+@pytest.mark.parametrize("flags", [[], ["--exit-on-error=false"]], ids=["files", "configuration"])
+def test_a_model_that_cannot_be_read(repository: Path, flags: list[str]) -> None:
+    if flags:
+        python_model(repository, "unread", config="garbage {")
+    else:
+        (repository / "unread").symlink_to("nowhere")  # a file without rights is readable for root
+    with running(f"--model-repository={repository}", *flags) as server:
+        check(server, "unreadable", "unread")
         assert server.get("/v2/models/gated/ready")[0] == 200
 
 

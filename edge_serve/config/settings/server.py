@@ -96,7 +96,14 @@ class ServerConfig:
     model_repository: Annotated[
         tuple[str, ...], _repository(REPOSITORY, "Directory of models. A model in two of them is unavailable.", tuple)
     ] = ()
-    exit_on_error: Annotated[bool, _repository(BOOLEAN, "Exit when a model cannot be loaded at start.")] = True
+    exit_on_error: Annotated[
+        bool,
+        _repository(
+            BOOLEAN,
+            "Exit when a model cannot be loaded at start. One whose files cannot be read is left out; --required-model "
+            "makes it count for readiness.",
+        ),
+    ] = True
     disable_auto_complete_config: Annotated[
         bool, _repository(FLAG, "Demand complete config.pbtxt files; fill in nothing from the models themselves.")
     ] = False
