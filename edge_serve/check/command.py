@@ -21,7 +21,7 @@ from edge_serve.backends.packs import Pack, Packs
 from edge_serve.check.engine import BACKENDS, EngineReport, describe_engines, engine_lines
 from edge_serve.check.golden import GoldenTrial, record, try_all
 from edge_serve.check.golden import report as report_trial
-from edge_serve.check.infer import SentRequest, ask_all
+from edge_serve.check.infer import CalledModels, SentRequest, ask_all
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.checks.ensemble import same_shape
 from edge_serve.config.model import model_config_pb2 as pb
@@ -32,7 +32,7 @@ from edge_serve.config.model.text import find_line
 from edge_serve.config.settings.table import nearest
 from edge_serve.config.stages import load_model_config
 from edge_serve.devices.find import find_devices
-from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
 from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.messages.line import one_line
 from edge_serve.models.control.registry import Registry
@@ -146,7 +146,8 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
     loader.devices = await offload(find_devices)
     repository = Repository(roots)
     registry = Registry(repository, loader)
-    calls = ModelCalls(registry.lookup, Service(registry, started=True))
+    called = CalledModels(registry.lookup, chosen=bool(options.names))
+    calls = ModelCalls(called, Service(registry, started=True))
     hooks.infer, hooks.control, hooks.report_idle = calls.infer, calls.control, calls.report_idle
     watch = asyncio.create_task(_watch(workers))
     try:
@@ -165,7 +166,7 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
             if not stays:
                 yield verdict
         for verdict in verdicts if together else ():
-            await _try(verdict, models[verdict.name], registry, options)
+            await _try(verdict, models[verdict.name], registry, called, options)
             yield verdict
         for directory in sorted(repository.nameless) if not options.names else ():
             yield ModelVerdict(repr(directory.name), NAMELESS, "read")
@@ -177,17 +178,23 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
         await workers.stop()
 
 
-async def _try(verdict: ModelVerdict, found: FoundModel, registry: Registry, options: CheckOptions) -> None:
+async def _try(
+    verdict: ModelVerdict, found: FoundModel, registry: Registry, called: CalledModels, options: CheckOptions
+) -> None:
     """Run the golden test of a loaded model, and with `--infer` send one more request; or record the golden test."""
+    called.clear()
     if options.record and not verdict.failed:
         try:
             verdict.recorded = await record(found, registry, options.load_seconds)
         except EdgeServeError as error:
-            verdict.error, verdict.failed = error.message, "golden"
+            verdict.error, verdict.failed = with_advice(error.message, called.advice()), "golden"
     elif not options.record:
         if options.infer_seconds:
-            verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
+            verdict.asked = await ask_all(verdict.name, registry, called, options.infer_seconds)
+            called.clear()
         verdict.golden = await try_all(verdict.name, registry, options.load_seconds + KILL_SECONDS)
+        for trial in verdict.golden:
+            trial.problems += filter(None, [called.advice() if trial.problems else ""])
         verdict.judge()
 
 

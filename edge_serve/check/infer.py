@@ -24,6 +24,7 @@ from edge_serve.messages.log_fields import OUTPUT
 from edge_serve.messages.signature import Signature, answered_dims
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.models.control.registry import Registry
+from edge_serve.models.ensemble.flight import Lookup
 from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.load.warmup import make_requests, zeros
 from edge_serve.models.versions.served import Served
@@ -58,13 +59,54 @@ class SentRequest:
     problems: list[str] = field(default_factory=list)
 
 
-async def ask_all(name: str, registry: Registry, seconds: float) -> list[SentRequest]:
+class CalledModels:
+    """Finds the versions that models call (business logic scripting), and notes the names of those that do not serve.
+
+    Args:
+        chosen: the command checks some models of the repository only.
+    """
+
+    def __init__(self, lookup: Lookup, *, chosen: bool) -> None:
+        self._lookup = lookup
+        self._chosen = chosen
+        self._absent: dict[str, None] = {}
+
+    def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
+        """Return the version to call.
+
+        Raises:
+            EdgeServeError: it does not serve.
+        """
+        try:
+            return self._lookup(name, version, correlation_id, flags)
+        except EdgeServeError:
+            self._absent[name] = None
+            raise
+
+    def clear(self) -> None:
+        """Discard the names: another model is asked."""
+        self._absent.clear()
+
+    def advice(self) -> str:
+        """Return which models were called since `clear` and are not loaded, and what to do; "" = none was."""
+        if not self._absent:
+            return ""
+        names = " and ".join(f"'{name}'" for name in self._absent)
+        are = "are" if len(self._absent) > 1 else "is"
+        if self._chosen:
+            options = " ".join(f"--model {name}" for name in self._absent)
+            return f"it calls {names}, which {are} not loaded: add {options}, or check the whole repository"
+        return f"it calls {names}, which {are} not loaded: no such model is in the repository, or it failed to load"
+
+
+async def ask_all(name: str, registry: Registry, called: CalledModels, seconds: float) -> list[SentRequest]:
     """Ask every loaded version of a model."""
-    return [await _ask(one, registry, seconds) for one in registry.served() if one.identity == name]
+    return [await _ask(one, registry, called, seconds) for one in registry.served() if one.identity == name]
 
 
-async def _ask(served: Served, registry: Registry, seconds: float) -> SentRequest:
+async def _ask(served: Served, registry: Registry, called: CalledModels, seconds: float) -> SentRequest:
     asked = SentRequest(int(served.version))
+    called.clear()
     samples = served.config.model_warmup
     if samples:
         asked.request = f"model_warmup sample '{samples[0].name}'"
@@ -86,7 +128,7 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> SentReques
     if error is not None:
         busy = await kill_busy(registry, error)
         if not busy:
-            hint = _hint(served, asked)
+            hint = called.advice() or _hint(served, asked)
         elif busy == [served.name]:
             hint = "the model was still computing: it hangs, or it needs a longer --infer-timeout"
         else:

@@ -34,6 +34,23 @@ class TritonPythonModel:
         {before}
         return pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy())
 """
+#: calls `good`
+BLS = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.call(r) for r in requests]
+
+    def call(self, request):
+        answer = pb_utils.InferenceRequest(
+            model_name="good", requested_output_names=["OUT"], inputs=request.inputs()
+        ).exec()
+        if answer.has_error():
+            return pb_utils.InferenceResponse(error=answer.error())
+        return pb_utils.InferenceResponse(answer.output_tensors())
+"""
 CONFIG = """
 backend: "python"
 max_batch_size: 4
@@ -155,6 +172,25 @@ def test_an_ensemble_is_asked_with_the_sample_of_the_member_that_takes_its_input
     assert asked["request"] == "model_warmup sample 'noise'"
     (asked,) = told["by_name"]["i_chain"]["asked"]
     assert asked["request"] == "the model_warmup sample of h_seeing"
+
+
+def test_a_model_that_calls_another_one_is_checked_with_it(tmp_path: Path) -> None:
+    python_model(tmp_path, "bls", BLS, CONFIG)
+    python_model(tmp_path, "good", ECHO.format(before="pass"), CONFIG)
+
+    (error, advice) = problems(check(tmp_path, "--infer", "--model=bls"), "bls").splitlines()
+    assert error.endswith("Model 'good' is not ready.")
+    assert advice == "it calls 'good', which is not loaded: add --model good, or check the whole repository"
+
+    assert check(tmp_path, "--infer", "--model=bls", "--model=good")["ok"]
+    assert check(tmp_path, "--infer")["ok"]
+
+
+def test_a_called_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    python_model(tmp_path, "bls", BLS, CONFIG)
+    assert problems(check(tmp_path, "--infer"), "bls").splitlines()[-1] == (
+        "it calls 'good', which is not loaded: no such model is in the repository, or it failed to load"
+    )
 
 
 def test_the_page_names_every_member_of_the_document(told: dict[str, Any]) -> None:
