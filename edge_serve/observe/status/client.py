@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from edge_serve.messages.line import one_line
 from edge_serve.records import frozen
 
 PATH = "/edge-serve/status"
@@ -27,6 +28,8 @@ LEAVE = "/edge-serve/safe-mode/leave"
 DEFAULT_SOCKET = "/run/edge-serve/admin.sock"
 DEFAULT_URL = "http://127.0.0.1:8000"
 _TIMEOUT_SECONDS = 5.0
+#: the first frame of an HTTP/2 server, SETTINGS of stream 0 (RFC 9113, 3.4)
+_HTTP2 = re.compile(r"\x00..\x04\x00{5}", re.DOTALL)
 #: no document is longer
 _MOST_BYTES = 64 << 20
 
@@ -134,16 +137,28 @@ def _request(target: StatusTarget, method: str, path: str, timeout: float) -> tu
     except PermissionError:
         hint = "run it as root (sudo) or as a member of its group, or name another address with --url"
         raise Unreachable(f"you may not use {target.name}: {hint}", UNKNOWN) from None
-    except ssl.SSLError as error:
-        text = f"no trust in the server at {target.name}: {error.reason or error}; --ca-cert names what to trust"
-        raise Unreachable(text, UNKNOWN) from error
     except TimeoutError:
         raise Unreachable(f"the server at {target.name} does not answer within {timeout:g} s", ABSENT) from None
     except (OSError, UnicodeError, http.client.HTTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        hint = "--admin-socket or --url says where else to look"
-        raise Unreachable(f"no server answers at {target.name} ({reason}); {hint}", ABSENT) from error
+        raise _failure(target, error) from error
     return answer.status, body
+
+
+def _failure(target: StatusTarget, error: Exception) -> Unreachable:
+    """Return what an error of a connection says about its other end. The bytes that it sent are not repeated."""
+    if isinstance(error, ssl.SSLError):
+        if error.reason == "WRONG_VERSION_NUMBER":
+            plain = f"http{target.url.removeprefix('https')}"
+            return Unreachable(f"{target.name} answers without TLS: write --url {plain}", UNKNOWN)
+        text = f"no trust in the server at {target.name}: {error.reason or error}; --ca-cert names what to trust"
+        return Unreachable(text, UNKNOWN)
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+        if _HTTP2.match(str(error)):
+            return Unreachable(f"{target.name} speaks gRPC: give the HTTP port, such as 8000", UNKNOWN)
+        return Unreachable(f"{target.name} does not speak HTTP: check --url or --admin-socket", UNKNOWN)
+    reason = one_line(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+    hint = "--admin-socket or --url says where else to look"
+    return Unreachable(f"no server answers at {target.name} ({reason}); {hint}", ABSENT)
 
 
 def _headers(target: StatusTarget) -> dict[str, str]:

@@ -135,6 +135,41 @@ def test_no_server() -> None:
         assert target.name in str(absent.value)
 
 
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"\0\0\x18\4\0\0\0\0\0\0\3\0\0\4\0\0\4\0\x10", "speaks gRPC: give the HTTP port, such as 8000"),
+        (b"\0\0\0\4\0\0\0\0\0\n", "speaks gRPC: give the HTTP port, such as 8000"),
+        (b"SSH-2.0-\x1b[2J\r\n", "does not speak HTTP: check --url or --admin-socket"),
+    ],
+)
+def test_another_protocol_is_named_and_its_bytes_are_not_shown(sent: bytes, said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = sock.accept()
+            with connection:
+                connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(Unreachable) as refused:
+            fetch(StatusTarget(url=url))
+        thread.join()
+    assert (str(refused.value), refused.value.status) == (f"{url} {said}", UNKNOWN)
+
+
+def test_a_port_without_tls_is_named() -> None:
+    with serving() as (_, target):
+        url = target.url.replace("http:", "https:")
+        with pytest.raises(Unreachable, match=f"^{url} answers without TLS: write --url {target.url}$"):
+            fetch(StatusTarget(url=url))
+
+
 def test_a_server_that_hangs_or_hangs_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         target = StatusTarget(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
