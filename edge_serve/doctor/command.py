@@ -20,6 +20,7 @@ from edge_serve.doctor.machine import examine_backends, examine_disks, examine_m
 from edge_serve.doctor.packs import examine_packs
 from edge_serve.doctor.ports import examine_port
 from edge_serve.models.repository.reading import Reader
+from edge_serve.observe.status.command import add_server_options, read_server_options
 
 #: how long one examination may take, seconds: a dead file system or a systemd that hangs must not stop the others
 LIMIT_SECONDS = 30.0
@@ -36,18 +37,18 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
         "Exit status: 0 nothing needs doing, 1 a line marked !! does, 2 wrong use.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document (docs/commands.md)")
-    parser.add_argument("--url", default="", help="of a running server that is neither the service nor on its port")
+    add_server_options(parser)
     options = parser.parse(arguments)
-    findings = examine(environ, options.url)
+    findings = examine(environ, read_server_options(options))
     print(json.dumps(as_document(findings, find_facts()), indent=2) if options.json else as_text(findings), flush=True)
     return 0 if all_good(findings) else 1
 
 
-def examine(environ: Mapping[str, str], url: str = "") -> list[Finding]:
+def examine(environ: Mapping[str, str], named: Mapping[str, str]) -> list[Finding]:
     """Examine everything.
 
     Args:
-        url: of the running server; "" = that of the settings.
+        named: the running server, as arguments of `find_target`; all "" = that of the settings.
     """
     packages = [Path(path) for path in sys.path if path]
     findings = limited({
@@ -71,17 +72,20 @@ def examine(environ: Mapping[str, str], url: str = "") -> list[Finding]:
         "settings": lambda: service.examine_settings(installed, environ),
         "models": lambda: service.examine_models(installed),
         "disks": lambda: examine_disks(_paths(installed)),
-        "server and ports": lambda: _examine_server(installed, environ, url),
+        "server and ports": lambda: _examine_server(installed, environ, named),
     })  # fmt: skip
 
 
-def _examine_server(installed: service.Installation, environ: Mapping[str, str], url: str) -> Iterable[Finding]:
+def _examine_server(
+    installed: service.Installation, environ: Mapping[str, str], named: Mapping[str, str]
+) -> Iterable[Finding]:
     known = [port for port, _ in installed.ports]
-    document, finding = service.ask_server({**environ, **installed.environ}, known, url)
+    document, finding = service.ask_server({**environ, **installed.environ}, known, named)
     ports = [examine_port(port, flag, document, installed.held) for port, flag in installed.ports]
     if document is not None:
         return [finding, *service.examine_versions(document), *ports]
-    return [*([finding] if url or any("listens here" in one.text for one in ports) else []), *ports]
+    expected = any(named.values()) or any("listens here" in one.text for one in ports)
+    return [*([finding] if expected else []), *ports]
 
 
 def _paths(installed: service.Installation) -> list[str]:

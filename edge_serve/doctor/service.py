@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from edge_serve.config.settings.table import BadSetting, unknown_variables
 from edge_serve.doctor.finding import Finding
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository
-from edge_serve.observe.status.client import StatusTarget, Unreachable, fetch, find_target
+from edge_serve.observe.status.client import Unreachable, fetch, find_target
 from edge_serve.observe.status.probe import library_versions
 from edge_serve.records import slotted
 from edge_serve.supervision import safe_mode
@@ -207,17 +207,18 @@ def _left_out(directory: str) -> Iterator[Finding]:
 
 
 def ask_server(
-    environ: Mapping[str, str], ports: Sequence[int], url: str = ""
+    environ: Mapping[str, str], ports: Sequence[int], named: Mapping[str, str]
 ) -> tuple[dict[str, Any] | None, Finding]:
     """Return the status document of the running server, and what there is to say about asking it.
 
     Args:
         ports: those in the settings, of which the first one is asked where there are neither a socket nor a URL.
+        named: the server, as arguments of `find_target`.
     """
-    target = find_target(environ, url=url)
-    if not url and not target.socket and ports:
-        target = StatusTarget(url=f"http://127.0.0.1:{ports[0]}")
     try:
+        target = find_target(environ, **named)
+        if not named.get("url") and not target.socket and ports:
+            target = replace(target, url=f"http://127.0.0.1:{ports[0]}")
         return (document := fetch(target, _ASK_SECONDS)), _running(document)
     except Unreachable as error:
         return None, Finding("server", str(error))

@@ -178,15 +178,30 @@ def test_a_running_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     made = document()
     with serving(json.dumps(made).encode()) as (_, target):
         port = int(target.url.rpartition(":")[2])
-        answer, finding = ask_server({}, [port])
-        assert ask_server({}, [1], target.url)[0] == made
+        answer, finding = ask_server({}, [port], {})
+        assert ask_server({}, [1], {"url": target.url})[0] == made
 
     assert answer == made
     assert finding.good is True
     assert finding.text.startswith("ready, ")
-    absent, finding = ask_server({}, [port])
+    absent, finding = ask_server({}, [port], {})
     assert absent is None
     assert finding.good is None
+
+
+def test_the_doctor_has_the_options_that_it_advises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, token, asked = document(), tmp_path / "token", dict[str, Any]()
+    token.write_text("secret\n")
+    monkeypatch.setattr(command, "examine", lambda environ, named: asked.update(named) or [])
+    assert command.run([f"--token-file={token}", "--admin-socket=/nowhere/admin.sock"]) == 0
+    _, finding = ask_server({}, [], asked)
+    assert finding.text.startswith("no server answers at /nowhere/admin.sock (No such file or directory); ")
+
+    assert command.run([f"--token-file={token}"]) == 0
+    with serving(json.dumps(made).encode()) as (server, target):
+        assert ask_server({}, [int(target.url.rpartition(":")[2])], asked)[0] == made
+    assert server.seen == [("/edge-serve/status", "Bearer secret")]
+    assert "cannot read '/none'" in ask_server({}, [], {"token_file": "/none"})[1].text
 
 
 def test_versions_of_the_running_server_are_compared_with_the_installed_ones() -> None:

@@ -119,13 +119,24 @@ def _print(text: str) -> None:
 
 
 def _target(options: argparse.Namespace) -> StatusTarget:
-    return find_target(
-        os.environ, url=options.url, path=options.admin_socket, token_file=options.token_file, ca=options.ca_cert
-    )
+    return find_target(os.environ, **read_server_options(options))
 
 
 def _parser(name: str, text: str) -> OptionParser:
     parser = OptionParser(name, text, _STATUSES)
+    add_server_options(parser)
+    return parser
+
+
+def read_server_options(options: argparse.Namespace) -> dict[str, str]:
+    """Return the options of `add_server_options` as arguments of `find_target`; "" = not given."""
+    return {
+        "url": options.url, "path": options.admin_socket, "token_file": options.token_file, "ca": options.ca_cert
+    }  # fmt: skip
+
+
+def add_server_options(parser: OptionParser) -> None:
+    """Add the options that say which server to ask, and how."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--admin-socket", default="", metavar="PATH",
@@ -136,4 +147,3 @@ def _parser(name: str, text: str) -> OptionParser:
     )
     parser.add_argument("--token-file", default="", metavar="PATH", help="file with a bearer token for --url")
     parser.add_argument("--ca-cert", default="", metavar="PATH", help="certificates (PEM) to trust for an https --url")
-    return parser
