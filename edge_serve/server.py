@@ -424,7 +424,7 @@ class ServerProcess:
         entries = self._registry.index(ready_only=False, found=found)
         rows = await gathered((shown(entry.name), entry.version, entry.state, entry.reason) for entry in entries)
         for root in () if rows else self._repository.roots:
-            log.warning("%s", advice_on_repository(root) or f"there is no model in '{root}'")
+            log.warning("%s", advice_on_repository(root))
         width = max([5, *(len(row[0]) for row in rows)])
         log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE", extra={DISPLAY: True})
 

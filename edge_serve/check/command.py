@@ -26,7 +26,7 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.config.checks.ensemble import same_shape
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
-from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_repository
+from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_ignored, advice_on_repository
 from edge_serve.config.model.notes import notes_on
 from edge_serve.config.model.text import find_line
 from edge_serve.config.settings.table import nearest
@@ -170,8 +170,8 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
             yield verdict
         for directory in sorted(repository.nameless) if not options.names else ():
             yield ModelVerdict(repr(directory.name), NAMELESS, "read")
-        if not models and not faults and (advice := advice_on_repository(roots[0])):
-            raise InvalidArgument(advice)
+        if not models and not faults and not repository.nameless:
+            raise InvalidArgument("; ".join(map(advice_on_repository, roots)))
     finally:
         watch.cancel()
         await registry.close(CLOSE_SECONDS)
@@ -232,7 +232,8 @@ async def check_model(
     verdict = ModelVerdict(found.name, failed="read")
     try:
         note = repository.read(found, lambda: advice_on_config(found.directory, found.name))
-        verdict.notes = [note] if note else []
+        ignored = repository.read(found, lambda: advice_on_ignored(found.directory, found.name))
+        verdict.notes = [*filter(None, [note]), *ignored]
         read_config = partial(load_model_config, found.directory, auto_complete=options.auto_complete, name=found.name)
         config = repository.read(found, read_config)
         there = repository.read(found, lambda: versions(found.directory))

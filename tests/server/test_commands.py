@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from tests.forked import program
@@ -78,6 +80,29 @@ def test_check_names_a_directory_that_the_server_leaves_out_for_its_name(tmp_pat
     assert "name is not UTF-8" in failed
     assert "rename it" in failed
     assert done.output.splitlines()[-1] == "1 of 2 models can be served"
+
+
+def test_check_of_a_repository_without_models_fails(tmp_path: Path) -> None:
+    done = program("check", str(tmp_path))
+    assert (done.status, done.output) == (
+        1, f"edge-serve: '{tmp_path}' has no model directory, expected such as {tmp_path}/m/1/model.onnx\n"
+    )  # fmt: skip
+
+
+def test_the_way_from_an_onnx_file_to_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx_model(tmp_path, "lin", "")
+    monkeypatch.chdir(tmp_path)
+    os.rename("lin/1/model.onnx", "lin.onnx")
+
+    done = program("check", "lin.onnx")
+    assert done.status == 1
+    assert "'lin.onnx': Not a directory; expected a directory of models that this user can read" in done.output
+    advised = shlex.split(done.output.partition("edge-serve init")[2])
+    assert program("init", *advised).status == 0
+    (tmp_path / "models/lin/v2").mkdir()
+    done = program("check", "models")
+    assert done.status == 0
+    assert "note: lin/v2 is no version directory" in done.output
 
 
 def test_a_repository_that_is_not_there_is_one_line() -> None:

@@ -148,7 +148,7 @@ def advice_on_config(model: Path, name: str) -> str:
 
 
 def advice_on_repository(root: Path) -> str:
-    """Return why a repository without models looks like a model or a version; "" = it does not."""
+    """Return why a repository has no models: it may look like a model or a version. Return what was expected, too."""
     found = _read(root, root.name)
     parent = root.absolute().parent
     if CONFIG_FILE in found.files or _versions(found):
@@ -156,8 +156,16 @@ def advice_on_repository(root: Path) -> str:
     if found.ending(*_SERVED) and root.name.isdigit():
         return f"'{root}' looks like a version of a model: give --model-repository={quote(str(parent.parent))}"
     if found.ending(*_SERVED):
-        return f"'{root}' holds {found}, expected a directory for each model, such as {root.name}/m/1/model.onnx"
-    return ""
+        return f"'{root}' holds {found}, expected a directory for each model, such as {root}/m/1/model.onnx"
+    return f"'{root}' has no model directory, expected such as {root}/m/1/model.onnx"
+
+
+def advice_on_repository_file(file: Path) -> str:
+    """Return the command that makes a repository from a file that was given as one; "" = none does."""
+    if file.suffix.lower() != ".onnx":
+        return ""
+    command = f"edge-serve init {quote(file.stem)} --onnx {quote(str(file))} --model-repository models"
+    return f"make a repository from it: {command}"
 
 
 def refusal_of(error: OSError, model: Path) -> str:
@@ -184,10 +192,8 @@ def _advice_without_version(found: _Folder) -> str:
         return f"{name}/ is a virtual environment of Python, not a model: {_ELSEWHERE}"
     if inner := [folder for folder in found.folders if is_model(model / folder)]:
         return _advice_on_inner(found, inner)
-    for folder in found.folders:
-        if like := _VERSION_LIKE.match(folder):
-            move = _move(f"{name}/{folder}", f"{name}/{like[1]}")
-            return f"{name}/{folder} is no version directory: its name must be a number without zeros before it: {move}"
+    if misnamed := _misnamed_versions(found):
+        return misnamed[0]
     files = found.ending(*_SERVED)
     folders = [folder for folder in found.folders if _read(model / folder, "").ending(*_SERVED)]
     if len(folders) == 1 and not files:
@@ -201,6 +207,22 @@ def _advice_without_version(found: _Folder) -> str:
         "as model.onnx or model.py (git does not keep empty directories)"
     )
     return made if CONFIG_FILE in found.files else f"{made}; if {name}/ is no model, {_ELSEWHERE}"
+
+
+def advice_on_ignored(model: Path, name: str) -> list[str]:
+    """Return the directories beside the versions of a model that look like versions and are not read."""
+    found = _read(model, name)
+    return _misnamed_versions(found) if _versions(found) else []
+
+
+def _misnamed_versions(found: _Folder) -> list[str]:
+    texts = []
+    for folder in found.folders:
+        if not _is_version(folder) and (like := _VERSION_LIKE.match(folder)):
+            path = f"{found.shown}/{folder}"
+            move = "" if like[1] in found.folders else f": {_move(path, f'{found.shown}/{like[1]}')}"
+            texts.append(f"{path} is no version directory: its name must be a number without zeros before it{move}")
+    return texts
 
 
 def _advice_on_inner(found: _Folder, inner: Sequence[str]) -> str:

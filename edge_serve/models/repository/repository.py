@@ -21,9 +21,9 @@ from typing import TypeVar
 
 from edge_serve.config.checks.ensemble import NAMESPACE_END
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.config.model.layout import refusal_of
+from edge_serve.config.model.layout import advice_on_repository_file, refusal_of
 from edge_serve.config.settings.table import nearest
-from edge_serve.errors import InvalidArgument, UnreadableEntry
+from edge_serve.errors import InvalidArgument, UnreadableEntry, with_advice
 from edge_serve.models.repository.names import CONTROLS, check_name, has_controls, is_text
 from edge_serve.models.repository.reading import READ_SECONDS, Faults, Reader, ReadStage
 from edge_serve.models.repository.walk import Row, walk
@@ -280,6 +280,8 @@ def _list(root: Path) -> tuple[Path, list[str], list[str]]:
             return root.resolve(), names, [entry.name for entry in shown if entry.is_symlink()]
     except OSError as error:
         hint = "expected a directory of models that this user can read" + _like(root)
+        if isinstance(error, NotADirectoryError):
+            hint = with_advice(hint, advice_on_repository_file(root))
         raise InvalidArgument(f"failed to read model repository '{root}': {error.strerror}; {hint}") from error
 
 

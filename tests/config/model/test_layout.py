@@ -11,8 +11,10 @@ from edge_serve.config.model.layout import (
     advice_on_backend,
     advice_on_config,
     advice_on_file,
+    advice_on_ignored,
     advice_on_label_file,
     advice_on_repository,
+    advice_on_repository_file,
     advice_on_versions,
     refusal_of,
 )
@@ -140,9 +142,25 @@ def test_a_version_in_place_of_a_model_is_a_model_in_place_of_a_repository(tmp_p
     assert advice_on_backend(model / "1", "1") == f"'1' is named like a version, and {said}"
     assert advice_on_repository(model) == said
     assert advice_on_repository(model / "1").endswith(f"give --model-repository={tmp_path}/models")
-    assert advice_on_repository(tmp_path / "models") == ""
+    assert advice_on_repository(tmp_path / "other") == (
+        f"'{tmp_path}/other' has no model directory, expected such as {tmp_path}/other/m/1/model.onnx"
+    )
     (tmp_path / "models/model.onnx").touch()
     assert "expected a directory for each model" in advice_on_repository(tmp_path / "models")
+
+
+def test_directories_that_look_like_versions_are_named(tmp_path: Path) -> None:
+    model = made(tmp_path, "m/1/model.onnx", "m/v1/", "m/v2/", "m/configs/", "m/01/")
+    said = "is no version directory: its name must be a number without zeros before it"
+    assert advice_on_ignored(model, "m") == [f"m/01 {said}", f"m/v1 {said}", f"m/v2 {said}: mv m/v2 m/2"]
+    assert advice_on_ignored(made(tmp_path, "n/v1/"), "n") == [], "the error of the model says so"
+
+
+def test_a_file_in_place_of_a_repository_gets_the_command_that_makes_one() -> None:
+    assert advice_on_repository_file(Path("my models/lin.onnx")) == (
+        "make a repository from it: edge-serve init lin --onnx 'my models/lin.onnx' --model-repository models"
+    )
+    assert advice_on_repository_file(Path("lin.txt")) == ""
 
 
 def test_why_there_is_no_version(tmp_path: Path) -> None:
