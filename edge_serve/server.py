@@ -25,7 +25,7 @@ from edge_serve import __version__
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered, repeat
 from edge_serve.backends.onnxruntime.libraries import has_cuda
-from edge_serve.backends.packs import Packs
+from edge_serve.backends.packs import Packs, notes_on_backends
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
@@ -251,6 +251,7 @@ class ServerProcess:
         await self._doors.open(self._statistics)
         if self._sandbox is not None:
             self._background.append(asyncio.create_task(offload(self._sandbox.log_gaps), name="sandbox"))
+        self._background.append(asyncio.create_task(self._log_absent_backends(), name="absent backends"))
         self._start_periodic_tasks()
         failures = await self._load(started)
         if self._config.self_inference_interval_secs:
@@ -259,6 +260,13 @@ class ServerProcess:
         if self._poller is not None:
             self._background.append(asyncio.create_task(self._poller.run(), name="polling"))
         return failures
+
+    async def _log_absent_backends(self) -> None:
+        names = [setting.backend for setting in self._config.backend_config]
+        given = "backend_directory" in self._config.given
+        find_notes = partial(notes_on_backends, names, self._config.backend_directory, given=given)
+        for note in await offload(find_notes):
+            log.warning("%s", note)
 
     async def stop(self) -> list[str]:
         """Refuse new requests, answer the accepted ones, and unload all models. Return texts about unfinished work."""

@@ -12,16 +12,12 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from edge_serve.backends.base import Backend, ModelSpec
-from edge_serve.backends.packs import PACKS, built_in_module, install_command
+from edge_serve.backends.packs import PACKS, built_in_module, install_command, installed_backends
 from edge_serve.errors import Internal, InvalidArgument, Unavailable, with_advice
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
-
-GROUP = "edge_serve.backends"
 #: the old `platform` names of config.pbtxt, and whose they are (core src/constants.h)
 PLATFORMS = {
     "onnxruntime_onnx": "onnxruntime",
@@ -88,7 +84,7 @@ def _advice_on_name(name: str) -> str:
     """Return which names there are in place of one that no backend has."""
     import difflib
 
-    names = sorted({"onnxruntime", "python", "tensorrt", *(entry.name for entry in _entry_points())})
+    names = sorted({"onnxruntime", "python", "tensorrt", *(entry.name for entry in installed_backends())})
     close = difflib.get_close_matches(name, [*names, *PACKS], n=1, cutoff=0.4)
     like = f'Did you mean backend: "{close[0]}"? ' if close else ""
     return f"{like}The backends here are {', '.join(names)}, or a backend.py in the directory of the model"
@@ -144,18 +140,12 @@ def _of_pack(spec: ModelSpec) -> ModuleType | None:
 
 
 def _installed(name: str) -> ModuleType | type | None:
-    for entry in _entry_points().select(name=name):
+    for entry in installed_backends().select(name=name):
         try:
             return cast("ModuleType | type", entry.load())
         except Exception as error:
             raise Internal(f"backend '{name}' ({entry.value}) does not import: {error}") from error
     return None
-
-
-def _entry_points() -> EntryPoints:
-    from importlib import metadata  # a tenth of a worker's imports, and few workers need it
-
-    return metadata.entry_points(group=GROUP)
 
 
 def _beside(spec: ModelSpec) -> ModuleType | None:

@@ -11,14 +11,19 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.records import frozen
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+#: of the entry points of installed packages
+GROUP = "edge_serve.backends"
 #: written last by the installer of a pack
 MANIFEST = "pack.json"
 #: the virtual environment of a pack; or an archive of one, under the name that Triton gives it (core
@@ -163,6 +168,44 @@ def install_command(name: str) -> str:
     if name not in PACKS:
         return "install it again"
     return f"edge-serve pack install {name}" + ("" if (SOURCES / name).is_dir() else f" --from CHECKOUT/packs/{name}")
+
+
+def installed_backends() -> EntryPoints:
+    """Return the backends that installed packages have."""
+    from importlib import metadata  # a tenth of a worker's imports, and few workers need it
+
+    return metadata.entry_points(group=GROUP)
+
+
+def notes_on_backends(backends: Iterable[str], directory: str, *, given: bool) -> list[str]:
+    """Return a line for the log about each backend of `--backend-config`, and a backend directory, that is not there.
+
+    Reads the file system, so it may block.
+
+    Args:
+        directory: `--backend-directory`; "" = there is none.
+        given: it was named, and is not the default.
+    """
+    notes, root = [], Path(directory).absolute() if directory else None
+    if given and root is not None and not root.is_dir():
+        notes.append(
+            f"--backend-directory '{root}' is no directory: no pack is found; expected that of 'edge-serve pack'"
+        )
+    for name in dict.fromkeys(filter(None, backends)):
+        if not (is_built_in(name) or _has_pack(root, name) or installed_backends().select(name=name)):
+            place = f"'{root}'" if root is not None else "a backend directory"
+            notes.append(
+                f"--backend-config={name},... has no effect: no backend '{name}' is installed or in {place} (only a "
+                "backend.py of a model could read it)"
+            )
+    return notes
+
+
+def _has_pack(root: Path | None, backend: str) -> bool:
+    try:
+        return find_pack(root, backend) is not None
+    except EdgeServeError:  # a model says why it cannot be used
+        return True
 
 
 class Packs:

@@ -12,6 +12,7 @@ import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from edge_serve.backends.packs import notes_on_backends
 from edge_serve.check import files as check_files
 from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
 from edge_serve.config.settings.table import BadSetting, flag_of, unknown_variables
@@ -101,7 +102,9 @@ def _read(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[ServerC
         config = parse_argv(arguments, environ)
     except BadSetting as error:
         return None, [*unknown, error.message], []
-    return config, unknown, [note for note in config.notes if note not in unknown]
+    names, given = [setting.backend for setting in config.backend_config], "backend_directory" in config.given
+    absent = notes_on_backends(names, config.backend_directory, given=given)
+    return config, unknown, [*(note for note in config.notes if note not in unknown), *absent]
 
 
 def _problems_here(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], list[str]]:

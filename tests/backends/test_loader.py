@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import edge_serve.backends
-from edge_serve.backends import loader
+from edge_serve.backends import loader, packs
 from edge_serve.backends.base import ModelSpec
 from edge_serve.errors import Internal, InvalidArgument, Unavailable
 from tests.texts import without_advice
@@ -129,7 +129,7 @@ def test_an_installed_backend_is_found(
             assert loader.load(name, spec).complete_config(spec) == {"from": str(site / "edge_extra.py")}
         with pytest.raises(Internal, match="edge_missing"):
             loader.load("broken", spec)
-        assert {entry.name for entry in metadata.entry_points(group=loader.GROUP)} >= {"extra", "broken"}
+        assert {entry.name for entry in metadata.entry_points(group=packs.GROUP)} >= {"extra", "broken"}
     finally:
         sys.modules.pop("edge_extra", None)
 

@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.backends import loader, packs
 from edge_serve.backends.base import ModelSpec
-from edge_serve.backends.packs import Pack, Packs, built_in_module, find_pack
+from edge_serve.backends.packs import Pack, Packs, built_in_module, find_pack, notes_on_backends
 from edge_serve.errors import Internal, Unavailable
 
 BACKEND = """
@@ -48,6 +48,17 @@ def forgotten() -> Iterator[None]:
     yield
     for name in [name for name in sys.modules if name.startswith("edge_serve_pack_")]:
         del sys.modules[name]
+
+
+def test_a_backend_that_is_here_gets_no_note(tmp_path: Path) -> None:
+    make_pack(tmp_path, "openvino")
+    (make_pack(tmp_path, "half") / "backend.py").unlink()
+    (tmp_path / "half/pack.json").write_text("{}")
+    names = ["", "onnxruntime", "tensorflow", "openvino", "half"]
+    assert notes_on_backends(names, str(tmp_path), given=True) == []
+    assert notes_on_backends([], str(tmp_path / "none"), given=False) == []
+    (note,) = notes_on_backends(["mine", "mine"], "", given=True)
+    assert "no backend 'mine' is installed or in a backend directory" in note
 
 
 @pytest.mark.parametrize(("file", "is_python_based"), [("backend.py", False), ("model.py", True)])

@@ -33,6 +33,7 @@ SPELLINGS = ("--log-verbose=true", "--metrics-config", "summary_quantiles=0.1:0.
              "--allow-grpc", "0")  # fmt: skip
 OPENTELEMETRY = ("--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=localhost:4318/v1/traces",
                  "--trace-config=level=TIMESTAMPS")  # fmt: skip
+ABSENT = ("--backend-config=tensorflow,version=2", "--backend-directory=/no/such/place")
 LIMITS = (f"--http-max-input-size={MIB}", f"--request-memory-bytes={8 * MIB}")
 
 
@@ -42,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("models")
     python_model(root, "add_sub")
     python_model(root, "m", IDENTITY, IO)
-    with running(f"--model-repository={root}", *OPENTELEMETRY, *SPELLINGS, *LIMITS) as started:
+    with running(f"--model-repository={root}", *OPENTELEMETRY, *SPELLINGS, *ABSENT, *LIMITS) as started:
         yield started
 
 
@@ -51,6 +52,11 @@ def test_opentelemetry_exports_nothing(server: Running) -> None:
     shown = json.loads(server.get("/v2/trace/setting")[1])
     assert (shown["trace_mode"], shown["trace_level"]) == ("triton", ["OFF"])
     assert server.add_sub("add_sub")[0] == 200
+
+
+def test_backends_and_their_directory_that_are_not_there_are_logged(server: Running) -> None:
+    server.wait_for_log("^W.*--backend-directory '/no/such/place' is no directory: no pack is found")
+    server.wait_for_log("^W.*--backend-config=tensorflow,... has no effect: no backend 'tensorflow' is installed")
 
 
 def test_workers_inherit_that_the_threads_of_numpy_soon_sleep(server: Running) -> None:

@@ -95,22 +95,19 @@ _READ = {
     "tensorrt": frozenset(("coalesce-request-input", "execution-policy", "plugins", "version-compatible"))
     | {"engine-build-secs", "engine-cache", "engine-cache-mb"},
 }
-#: Triton's backends that no pack has, whose settings start scripts often carry
-_ABSENT = frozenset(("dali", "tensorrtllm", "tflite"))
 
 
 def unread_backend_settings(settings: Sequence[BackendSetting]) -> list[str]:
-    """Return a line for the log about each setting of a backend that nothing reads."""
+    """Return a line for the log about each setting of our own backends that they do not read.
+
+    `backends.packs.notes_on_backends` looks for the others.
+    """
     notes = []
     for setting in settings:
         name, known = setting.backend, _READ.get(setting.backend)
-        if name in _ABSENT:
-            reason = f"edge-serve has no backend '{name}'"
-        elif known is not None and setting.key not in known:
+        if known is not None and setting.key not in known:
             reason = f"backend '{name}' reads {', '.join(sorted(known)) or 'no settings'}"
-        else:
-            continue
-        notes.append(f"--backend-config={name},{shown(setting.key)} is accepted and ignored: {reason}")
+            notes.append(f"--backend-config={name},{shown(setting.key)} is accepted and ignored: {reason}")
     return notes
 
 

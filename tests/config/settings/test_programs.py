@@ -107,7 +107,6 @@ def test_help_has_the_name_and_the_defaults_of_the_command() -> None:
         ("--host-policy=gpu_0,numa-node=0", "one NUMA node"),
         ("--repoagent-directory=/x", "not shared libraries"),
         ("--cache-directory=/x", "built in"),
-        ("--backend-config=tensorrtllm,version=2", "edge-serve has no backend 'tensorrtllm'"),
         ("--backend-config=python,shm-default-byte-size=16777216", "backend 'python' reads no settings"),
         ("--backend-config=onnxruntime,colour=red", "backend 'onnxruntime' reads default-max-batch-size, enable-"),
         ("--trace-config=mode=opentelemetry", "exports no traces"),
