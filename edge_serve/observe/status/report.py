@@ -126,11 +126,27 @@ def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
         f"requests  {now if measured else ''}{counted}",
         f"cpu       {percent(device['cpu_utilization'])} of {device['cores']} cores{load}",
         f"memory    {size(device['memory_used_bytes'])} of {size(device['memory_total_bytes'])} in use, "
-        f"models {size(sum(row['memory_bytes'] for row in models))}",
+        f"workers {size(sum(_memory_of(worker) or 0 for worker in document['workers']))}",
     ]
     if device["temperatures"]:
         lines.append("heat      " + ", ".join(f"{t['name']} {t['celsius']:.0f} C" for t in device["temperatures"]))
     return lines + [f"gpu       {_gpu_text(gpu)}" for gpu in device["gpus"]]
+
+
+def _memory_of(process: Document) -> int | None:
+    """Return the memory of a process, what it shares divided among those who share it; None = it is unknown."""
+    found: int | None = process["pss_bytes"] if process["pss_bytes"] is not None else process["rss_bytes"]
+    return found
+
+
+def _model_memory(document: Document, row: Document) -> int | None:
+    """Return the memory of a version's workers, or its share of one that has several models; None = it has none."""
+    shares = [
+        memory // max(1, len(worker["models"]))
+        for worker in document["workers"]
+        if worker["pid"] in row["workers"] and (memory := _memory_of(worker)) is not None
+    ]
+    return sum(shares) if shares else None
 
 
 def _gpu_text(gpu: Document) -> str:
@@ -163,7 +179,7 @@ def _models(document: Document, each: Mapping[Key, Rates], paint: Paint, columns
             failed, busy = sum(row["totals"]["failures"].values()), row.get("oldest_batch_seconds")
             cells += [rate(rates.requests), duration(rates.median), duration(rates.slowest)]
             cells += [f"{row['pending']:,}", paint(age(busy), "bad" if (busy or 0.0) > BUSY_SECONDS else "")]
-            cells += [f"{failed:,}", f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
+            cells += [f"{failed:,}", f"{row.get('client_errors', 0):,}", size(_model_memory(document, row))]
             cells += [size(row.get("gpu_memory_bytes"))] if on_gpus else []
         rows.append(cells)
         notes.append(row["reason"])
@@ -231,7 +247,7 @@ def _workers(document: Document, paint: Paint) -> list[str]:
         [
             worker["label"],
             str(worker["pid"]),
-            size(worker["pss_bytes"] if worker["pss_bytes"] is not None else worker["rss_bytes"]),
+            size(_memory_of(worker)),
             *([size(worker.get("gpu_memory_bytes"))] if on_gpus else []),
             "down" if worker["lost"] else span(worker["uptime_seconds"]),
             str(worker["restarts"]),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.messages.status import SystemEntry, SystemFacts, SystemFault
+from edge_serve.messages.status import SystemEntry, SystemFacts, SystemFault, WorkerFacts
 from edge_serve.observe.metrics.gpu import GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.updates import BundleStatus, Updates
@@ -26,15 +26,30 @@ def test_a_report_shows_the_server_its_models_and_workers() -> None:
     assert lines[0] == "edge-serve 1.2.3 on cart-7: ready, up 1 h 2 min, process 1"
     assert "requests  10 in all, 1 failed, 4 in flight, 3 queued" in lines
     assert "cpu       25 % of 4 cores, load 1.50" in lines
-    assert "memory    2.0 GiB of 8.0 GiB in use, models 64 MiB" in lines
+    assert "memory    2.0 GiB of 8.0 GiB in use, workers 70 MiB" in lines
     assert "heat      cpu 48 C" in lines
     assert "gpu       50 %, memory 1.0 GiB of 4.0 GiB, 51 C, 12.5 W" in lines
     assert "MODEL  VERSION  STATE  REQ/S  MEDIAN  99 %  QUEUE  BUSY  FAILED  4XX  MEMORY" in lines
-    assert "det          1  ready      0       -     -      3     -       1    0  64 MiB" in lines
+    assert "det          1  ready      0       -     -      3     -       1    0  70 MiB" in lines
     assert "WORKER       PROCESS  MEMORY      GPU         UP  RESTARTS  MODELS" in lines
     assert "front end          1  40 MiB        -  1 h 2 min         0" in lines
     assert "onnxruntime       20  70 MiB  300 MiB      1 min         2  det:1" in lines
     assert lines[-1].endswith("error    it fell over (x 3)")
+
+
+def test_models_share_the_memory_of_their_worker_and_add_up_to_the_total() -> None:
+    names = ["a", "b", "c"]
+    made = document(
+        index=[IndexEntry(name, "1", "READY") for name in [*names, "chain"]],
+        models=[*(served(name) for name in names), served("chain", pids=(), instances=0)],
+        workers=[WorkerFacts("onnxruntime", 20, 0, tuple((name, "1") for name in names))],
+    )
+    made["workers"][0]["pss_bytes"] = 90 << 20
+    lines = report(None, made)
+
+    assert "memory    2.0 GiB of 8.0 GiB in use, workers 90 MiB" in lines
+    assert [line.split()[-2:] for line in lines if line.startswith(("a  ", "b  ", "c  "))] == [["30", "MiB"]] * 3
+    assert next(line for line in lines if line.startswith("chain ")).split()[-1] == "-"
 
 
 def test_gpu_shows_its_limit_its_lowered_clocks_and_the_memory_of_models() -> None:
@@ -47,7 +62,7 @@ def test_gpu_shows_its_limit_its_lowered_clocks_and_the_memory_of_models() -> No
         in lines
     )
     assert "MODEL  VERSION  STATE  REQ/S  MEDIAN  99 %  QUEUE  BUSY  FAILED  4XX  MEMORY      GPU" in lines
-    assert "det          1  ready      0       -     -      3     -       1    0  64 MiB  700 MiB" in lines
+    assert "det          1  ready      0       -     -      3     -       1    0  70 MiB  700 MiB" in lines
 
 
 def test_lost_gpu_is_reported_with_advice() -> None:

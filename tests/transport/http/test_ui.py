@@ -231,7 +231,9 @@ def test_a_model_that_hangs_is_red_and_errors_of_clients_are_shown(browser: Brow
     ]
     index = [IndexEntry("a", "1", "READY"), IndexEntry("hangs", "1", "READY"), IndexEntry("other", "1", "READY")]
     totals = ModelStatistics(client_errors=41)
-    scene.answer = lambda: (200, document(index=index, models=[hanging, other], workers=workers, totals=totals))
+    made = document(index=index, models=[hanging, other], workers=workers, totals=totals)
+    made["workers"][1]["pss_bytes"] = 30 << 20
+    scene.answer = lambda: (200, made)
     with opened(browser, scene.url) as page:
         shows(page, "Busy for 32 s")
         shows(page, "41 client errors")
@@ -245,7 +247,7 @@ def test_a_model_that_hangs_is_red_and_errors_of_clients_are_shown(browser: Brow
             "41",
             "70 MiB",
         ]
-        assert page.evaluate(cells.format(2))[10] == "–\nshared"
+        assert page.evaluate(cells.format(2))[10] == "15 MiB\nits share"
         colour = page.evaluate("getComputedStyle(document.querySelector('.models .pill')).color")
         assert colour == "rgb(198, 40, 40)", "red"
         assert (

@@ -69,16 +69,18 @@ export function workersOf(doc, model) {
   return doc.workers.filter(worker => pids.has(worker.pid));
 }
 
-/** [memory, remark, gpu]: how much the processes of a version take, whether they are its own, and memory of GPUs. */
+/** [memory, remark, gpu]: a version's share of its processes, whose they are besides, and memory of GPUs. */
 export function memoryText(doc, model) {
   const workers = workersOf(doc, model);
   if (!workers.length) return [model.totals ? NONE : "", "", ""];
-  const known = workers.map(memoryOf).filter(size => size != null),
-    total = bytes(known.length ? known.reduce((a, b) => a + b) : null),
+  const known = workers.filter(worker => memoryOf(worker) != null),
+    add = size => bytes(known.length ? known.reduce((n, worker) => n + size(worker), 0) : null),
+    share = add(worker => memoryOf(worker) / Math.max(1, worker.models.length)),
     gpu = model.gpu_memory_bytes ? `${bytes(model.gpu_memory_bytes)} of GPU memory` : "";
   const names = new Set(workers.flatMap(worker => worker.models));
-  const shared = names.size > 1 ? `shares a worker of ${total} with ${plural(names.size - 1, "model")}` : "";
-  return [total, shared, gpu];
+  const others = plural(names.size - 1, "model"),
+    shared = names.size > 1 ? `its share of the ${add(memoryOf)} of a worker with ${others} more` : "";
+  return [share, shared, gpu];
 }
 
 export const address = model =>
@@ -155,7 +157,7 @@ function modelRow() {
         clientErrors(model) ? "caution" : "zero",
       );
       say(memory, size, remark ? "zero" : "");
-      say(shared, remark ? "shared" : "", "tiny");
+      say(shared, remark ? "its share" : "", "tiny");
       memory.parentNode.title = [remark, gpu].filter(Boolean).join("; ");
       plot.node.hidden = !live;
       plot.draw(live ? past.points(key) : []);
