@@ -70,6 +70,20 @@ def blobs_of_file(entry: FileEntry) -> Iterator[tuple[str, int]]:
         yield chunk, min(entry.chunk_size, entry.size - number * entry.chunk_size)
 
 
+def check_family(state: RepositoryState, family: str, bundle: str) -> None:
+    """Check that a repository has the family of a bundle, which is named as `bundle`.
+
+    Raises:
+        UsageError: it has not.
+    """
+    if family_role(family) not in state.delegated():
+        families = ", ".join(one.removeprefix("models-") for one in state.delegated() if one.startswith("models-"))
+        raise UsageError(
+            f"{bundle} is a bundle of the family {family}, and this repository has {families or 'none'}: make the "
+            "bundle with another --family, or add one with 'publish family add'"
+        )
+
+
 def release(
     workspace: Workspace, state: RepositoryState, bundle: Bundle, engines: bool, now: float
 ) -> list[MissingSignatures]:
@@ -84,13 +98,8 @@ def release(
         Untrusted: a blob is damaged.
     """
     manifest = bundle.manifest
+    check_family(state, manifest.family, f"{manifest.bundle} {manifest.release}")
     role = family_role(manifest.family)
-    if role not in state.delegated():
-        families = ", ".join(one.removeprefix("models-") for one in state.delegated() if one.startswith("models-"))
-        raise UsageError(
-            f"{manifest.bundle} {manifest.release} is a bundle of the family {manifest.family}, and this repository "
-            f"has {families or 'none'}: make the bundle again with --family, or add one with 'publish family add'"
-        )
     refuse_second(workspace, [role], now)
     target = manifest_target(manifest.family, manifest.bundle, manifest.release)
     check_numbers(workspace, state, manifest)

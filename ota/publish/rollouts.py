@@ -319,6 +319,16 @@ def add_devices(
     return _publish(workspace, state, {device_target(one.device): device_data(one) for one in changed}, now)
 
 
+def find_new_fleets(workspace: Workspace, state: RepositoryState, documents: Sequence[DeviceDocument]) -> list[str]:
+    """Return a text for each fleet that the documents begin beside others. A mistyped fleet is a new one."""
+    known = {one.fleet for one in read_devices(workspace, state).values()}
+    listed = state.targets_of(ROLLOUT)
+    others = ", ".join(sorted(known))
+    fleets = dict.fromkeys(one.fleet for one in documents)
+    new = [fleet for fleet in fleets if fleet not in known and rollout_target(fleet) not in listed]
+    return [f"new fleet {fleet} (others: {others})" for fleet in new] if others else []
+
+
 def _changed(known: DeviceDocument, document: DeviceDocument) -> DeviceDocument:
     """Return the new document of a device. Key and labels stay unless the new document has others."""
     return replace(

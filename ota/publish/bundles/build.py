@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ota import files
@@ -63,7 +64,7 @@ def build(recipe: Recipe, out: Path) -> Manifest:
     if recipe.release < 1:
         raise UsageError(f"the release is {recipe.release}, expected a number of at least 1")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is not empty: name a new directory")
+        raise UsageError(f"{out} exists: rm -r {quote(str(out))}, or --out DIR for a new directory")
     sources = {
         model: read_source(model, directory, recipe.release, recipe.versions.get(model))
         for model, directory in recipe.models.items()

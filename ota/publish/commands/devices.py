@@ -40,7 +40,7 @@ def add_parsers(subcommands: Subcommands) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.documents.device import DeviceDocument
-    from ota.publish.rollouts import add_devices, device_data, fingerprint_of
+    from ota.publish.rollouts import add_devices, device_data, find_new_fleets, fingerprint_of
 
     labels = {}
     for one in arguments.label:
@@ -51,7 +51,9 @@ def _add(arguments: argparse.Namespace) -> int:
     fingerprint = fingerprint_of(arguments.key) if arguments.key else ""
     document = DeviceDocument(arguments.name, arguments.fleet, arguments.ring, labels, fingerprint)
     with open_workspace(arguments) as (workspace, state):
+        new = find_new_fleets(workspace, state, [document])
         waiting = add_devices(workspace, state, [document], arguments.change, time.time())
+        _print_notes(new)
         if arguments.out:
             files.write_durably(arguments.out, device_data(document))
         done = f"published: {arguments.name} in ring {arguments.ring} of {arguments.fleet}"
@@ -60,12 +62,19 @@ def _add(arguments: argparse.Namespace) -> int:
         )
 
 
+def _print_notes(texts: list[str]) -> None:
+    for text in texts:
+        print(f"note: {text}")
+
+
 def _import(arguments: argparse.Namespace) -> int:
-    from ota.publish.rollouts import add_devices, read_devices_csv
+    from ota.publish.rollouts import add_devices, find_new_fleets, read_devices_csv
 
     documents = read_devices_csv(arguments.file)
     with open_workspace(arguments) as (workspace, state):
+        new = find_new_fleets(workspace, state, documents)
         waiting = add_devices(workspace, state, documents, arguments.change, time.time())
+        _print_notes(new)
         return print_result(workspace, waiting, f"published: {len(documents)} devices")
 
 

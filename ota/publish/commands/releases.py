@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import time
 from pathlib import Path
 
 from ota.documents.manifest import CODE
 from ota.errors import UsageError
-from ota.publish.commands import Subcommands, add, open_workspace, print_result
+from ota.publish.commands import DIRECTORY, Subcommands, add, open_workspace, print_result
 
 
 def add_parsers(subcommands: Subcommands) -> None:
@@ -102,6 +103,7 @@ def _bundle(arguments: argparse.Namespace) -> int:
         golden=golden,
     )
     out = arguments.out or Path(f"{arguments.bundle}.{arguments.release}")
+    _check_family(recipe.family, f"{recipe.bundle} {recipe.release}")
     manifest = build(recipe, out)
     kinds = ", ".join(f"{one.id} ({one.kind})" for one in manifest.variants)
     size = sum({entry.sha256: entry.size for _, entry in manifest.every_file()}.values())
@@ -114,6 +116,20 @@ def _bundle(arguments: argparse.Namespace) -> int:
     code = " --engines" if any(one.kind in CODE for one in manifest.variants) else ""
     print(f"next: 'edge-ota publish release {out}{code}'")
     return 0
+
+
+def _check_family(family: str, bundle: str) -> None:
+    """Check the family of a bundle where the environment names the publisher's directory, and something is published.
+
+    Raises:
+        UsageError: the repository does not have the family.
+    """
+    directory = os.environ.get(DIRECTORY, "")
+    if directory and (Path(directory) / "state.json").exists():
+        from ota.publish.release import check_family
+        from ota.publish.repository import read_state
+
+        check_family(read_state(Path(directory)), family, bundle)
 
 
 def _models(arguments: argparse.Namespace) -> dict[str, Path]:

@@ -41,6 +41,35 @@ def test_a_device_trusts_what_was_published(published: Publisher) -> None:
     assert read_device(data, "dev-1").labels == {"site": "hall-3"}
 
 
+def test_a_bundle_of_a_family_that_the_repository_lacks_is_refused_before_it_is_made(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.model("simple", {"1/model.onnx": b"weights", "config.pbtxt": CONFIG.replace(b"det", b"simple")})
+    bundle = ("bundle", "simple", "--release", 4, "--model", "simple", "--family")
+    published.run(*bundle, "nofam")  # nothing says where the repository is
+    said = (
+        "simple 4 is a bundle of the family nofam, and this repository has det: make the bundle with another --family"
+    )
+    assert published.refused("release", "simple.4").startswith(said)
+
+    monkeypatch.setenv("EDGE_OTA_PUBLISH_DIR", str(published.dir))
+    published.run(*bundle, "nofam", status=2)
+    assert one_sentence(published.err).startswith(said)
+    published.run(*bundle, "det", status=2)
+    assert one_sentence(published.err) == "simple.4 exists: rm -r simple.4, or --out DIR for a new directory"
+    published.run(*bundle, "det", "--out", "new")
+    published.do("release", "new")
+
+
+def test_a_new_fleet_beside_others_is_named(published: Publisher) -> None:
+    published.do("rollout start", "hall", "det", 1, "lab=100")
+    for device_name, fleet, said in (
+        ("edge-1", "plant", ""), ("edge-2", "plnat", "note: new fleet plnat (others: plant)\n"), ("edge-3", "hall", "")
+    ):  # fmt: skip
+        out = published.do("device add", device_name, "--fleet", fleet, "--ring", "lab")
+        assert out == f"{said}published: {device_name} in ring lab of {fleet}\n"
+
+
 def test_the_secrets_are_only_in_keys_and_only_for_their_owner(published: Publisher) -> None:
     private = [path for path in published.dir.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
     assert private
