@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
+from typing import Any, NoReturn
 
-from ota.commands import COMMANDS
+from ota.commands import COMMANDS, OF_UNITS
 from ota.errors import OtaError, UsageError
 from ota.files import to_store_error
-from ota.settings import AgentSettings, read_settings
+from ota.settings import FILE, PREFIX, AgentSettings, read_settings
 from ota.store.directories import become_owner
 
 INTERRUPTED = 130
@@ -72,9 +73,31 @@ def _warn(text: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports errors on one line, with the nearest command."""
+    """Reports errors on one line, with the nearest command or option and the help page of the command."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]  # ours raises, as argparse's exits
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Return the options, and no others: an unknown one is refused by the command that it was given to.
+
+        Raises:
+            UsageError: the command line cannot be used.
+        """
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            first = next((one for one in unknown if one.startswith("-")), unknown[0])
+            flag = first.partition("=")[0]
+            if not flag.startswith("-"):
+                self.error(f"unexpected argument '{flag}'")
+            self.error(f"unknown option '{flag}'{nearest(flag, list(self._option_string_actions))}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            known = [name for name in action.choices if not name.startswith(OF_UNITS)]
+            self.error(f"unknown command '{value}'{nearest(value, known)}")
+        super()._check_value(action, value)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `UsageError`, where argparse ends the program."""
         raise UsageError(f"{message} (see '{self.prog} --help')")
 
 
@@ -82,7 +105,9 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser. Only the module of the command that `argv` names is imported, if it names one."""
     named = argv[0] if argv and argv[0] in COMMANDS else ""
     shared = _Parser(add_help=False)
-    shared.add_argument("--config", metavar="FILE", default="", help="the settings file")
+    shared.add_argument(
+        "--config", metavar="FILE", default="", help=f"the settings file (default: {PREFIX}CONFIG, else {FILE})"
+    )
     group = shared.add_argument_group("settings (each is also a line of the settings file, in capitals)")
     for one in fields(AgentSettings):
         group.add_argument(f"--{one.name.replace('_', '-')}", dest=f"set_{one.name}", help=argparse.SUPPRESS)
@@ -95,7 +120,8 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     for name in (named,) if named else COMMANDS:
         module = _module(name)
         text = module.HELP if isinstance(module.HELP, str) else module.HELP[name]
-        command = commands.add_parser(name, parents=[shared], help=text, description=text, allow_abbrev=False)
+        shown: dict[str, Any] = {} if name.startswith(OF_UNITS) else {"help": text}  # --help lists those that have one
+        command = commands.add_parser(name, parents=[shared], description=text, allow_abbrev=False, **shown)
         module.add_arguments(command)
     commands.required = True
     return parser

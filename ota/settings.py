@@ -115,6 +115,11 @@ class AgentSettings:
     ] = 0.0
 
 
+def find_file(named: str, environ: Mapping[str, str]) -> Path:
+    """Return the settings file: the one that --config names, else that of the environment, else the packaged one."""
+    return Path(named or environ.get(f"{PREFIX}CONFIG", FILE))
+
+
 def read_settings(
     flags: Mapping[str, str],
     environ: Mapping[str, str] | None = None,
@@ -132,7 +137,7 @@ def read_settings(
         UsageError: no such file, an unknown name, or a value of the wrong kind; the message names the place.
     """
     environ = os.environ if environ is None else environ
-    path = file or Path(environ.get(f"{PREFIX}CONFIG", FILE))
+    path = file or find_file("", environ)
     found: dict[str, tuple[str, str]] = {}
     with _warned(warn):
         if file is not None and not os.path.lexists(file):

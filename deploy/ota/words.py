@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ota.cli import build_parser
-
-#: the commands that units run begin so
-OF_UNITS = ("run-", "verify-system")
+from ota.commands import OF_UNITS
 
 
 @dataclass(frozen=True, slots=True)

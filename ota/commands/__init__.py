@@ -23,6 +23,8 @@ settings)`. A run imports the module of its own command only, so that `edge-ota 
 
 from collections.abc import Mapping
 
+#: how commands begin that systemd's units run, and no operator types
+OF_UNITS = ("run-", "verify-system")
 #: command -> module, in the order of `edge-ota --help`
 COMMANDS: Mapping[str, str] = {
     "status": "status",

@@ -27,5 +27,6 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     with acquire_lock(layout, "retry", _PATIENCE):
         directories.prepare(layout)
         count = actions.retry(layout, arguments.bundle, arguments.release, time.time())
-    print(f"{count} failures cleared; the next run tries again ('edge-ota apply' does so now)")
+    failures = "1 failure" if count == 1 else f"{count} failures"
+    print(f"{failures} cleared; the next run tries again ('edge-ota apply' does so now)")
     return 0

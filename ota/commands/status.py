@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ota.agent import status_file
@@ -17,7 +19,7 @@ from ota.agent.reports import outbox
 from ota.agent.system.state import as_journal, find_state
 from ota.documents.names import SYSTEM
 from ota.layout import StateLayout
-from ota.settings import AgentSettings
+from ota.settings import AgentSettings, find_file
 from ota.store import bad, directories, history, journal, pause
 from ota.store.journal import Journal
 from ota.trust import clock_floor
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     if arguments.json:
         print(json.dumps(_document(layout, settings), indent=2))
     else:
-        print("\n".join(_lines(layout, settings)))
+        print("\n".join(_lines(layout, settings, find_file(arguments.config, os.environ))))
     return 0
 
 
@@ -64,10 +66,12 @@ def _document(layout: StateLayout, settings: AgentSettings) -> dict[str, Any]:
     return document
 
 
-def _lines(layout: StateLayout, settings: AgentSettings) -> Iterator[str]:
+def _lines(layout: StateLayout, settings: AgentSettings, file: Path) -> Iterator[str]:
     document, now = status_file.read(layout), time.time()
     if not layout.state_dir.is_dir():
         yield f"edge-ota never ran here: {layout.state_dir} does not exist"
+        exists = "" if file.exists() else ", which does not exist"
+        yield f"settings: {file}{exists}; --config FILE or EDGE_OTA_CONFIG names another file"
         return
     checked = _ago(document.get("last_success"), now)
     name, fingerprint = _device(layout, settings)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import email.utils
+import errno
 import functools
+import os
 import re
 import ssl
 import time
@@ -247,7 +249,10 @@ def describe_error(error: Exception, timeout: float) -> tuple[str, bool]:
         return f"the server was silent for {timeout:g} s", True
     text = str(error)
     found = re.search(r"\[Errno \d+\] ([^')]+)|\w+\((?:\d+, )?'([^']+)'\)", text)
-    return f"the connection failed: {(found[1] or found[2]) if found else text[:200]}", True
+    reason = (found[1] or found[2]) if found else text[:200]
+    refused = reason == os.strerror(errno.ECONNREFUSED)
+    hint = "no server listens there, check host and port" if refused else "check this device's network"
+    return f"the connection failed: {reason}; {hint}", True
 
 
 def _expect_ok(response: urllib3.BaseHTTPResponse, what: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.ota.words import OF_UNITS
 from edge_serve.commands.help import COMMANDS
 from ota.commands import COMMANDS as OTA
+from ota.commands import OF_UNITS
 
 SHARE = Path(__file__).parents[2] / "deploy" / "share"
 

@@ -292,7 +292,7 @@ def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_port_without_a_listener(closed_port: int) -> None:
-    with pytest.raises(RequestFailed, match="the connection failed: Connection refused") as caught:
+    with pytest.raises(RequestFailed, match=r"the connection failed: Connection refused; no server.*port") as caught:
         web(f"http://127.0.0.1:{closed_port}/").get("x", 10)
     assert caught.value.again
 
