@@ -82,11 +82,13 @@ def find_disk(device: str, root: Path = Path("/")) -> Disk:
     Raises:
         ImageError: there is none, or it is a device of another kind.
     """
+    if not device:
+        raise ImageError(f"name a disk: make flash DEVICE=/dev/sdX; {_choice(root)}")
     blocks = root / "sys/class/block"
     path = Path(os.path.realpath(root / device.removeprefix("/")))
     name = path.name
     if path.parent != Path(os.path.realpath(root / "dev")) or not (blocks / name).exists():
-        raise ImageError(f"{device or 'no name'} is no disk of this machine; {_choice(root)}")
+        raise ImageError(f"{device} is no disk of this machine; {_choice(root)}")
     if (blocks / name / "partition").exists():
         whole = Path(os.path.realpath(blocks / name)).parent.name
         raise ImageError(f"{device} is a partition, expected the whole disk: DEVICE=/dev/{whole}")

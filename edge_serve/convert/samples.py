@@ -16,6 +16,8 @@ from edge_serve.messages.tensors import BY_CONFIG_NAME, Array
 
 #: how a user writes the file
 HOW = "write one array for each input with numpy.savez('inputs.npz', x=array), samples along the first axis"
+#: the first bytes of an .npy file
+_ARRAY = b"\x93NUMPY"
 
 Sample = dict[str, Array]
 
@@ -47,14 +49,17 @@ def _read(path: Path) -> dict[str, Array]:
         raise InvalidArgument(f"--inputs '{path}' is not a file; {HOW}")
     try:
         with path.open("rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.ndarray):
+            if stream.read(len(_ARRAY)) == _ARRAY:
                 raise InvalidArgument(f"--inputs '{path}' is a single array, expected an .npz file; {HOW}")
+            if not zipfile.is_zipfile(stream):  # numpy would take it for a pickle, and advise to load that
+                raise InvalidArgument(f"--inputs '{path}' is no .npz file; {HOW}")
+            file = np.load(stream, allow_pickle=False)
             arrays = {name: file[name] for name in file.files}
     except OSError as error:
         raise InvalidArgument(f"--inputs '{path}': {error.strerror or error}") from error
     except (ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise InvalidArgument(f"--inputs '{path}' is no .npz file that can be read ({error}); {HOW}") from error
+        reason = "it has Python objects" if "allow_pickle" in str(error) else error
+        raise InvalidArgument(f"--inputs '{path}' is no .npz file that can be read ({reason}); {HOW}") from error
     if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise InvalidArgument(f"--inputs '{path}' has '{others[0]}', which is no array; {HOW}")
     return arrays

@@ -114,12 +114,16 @@ def test_devices_that_are_no_disks_are_refused(machine: Machine, name: str, kind
     assert "disks here: /dev/sda, 512.0 GB, ATA Samsung SSD 870 (the running system); /dev/sdb, 32.0 GB" in message
 
 
-@pytest.mark.parametrize("device", ["/dev/sdx", "sdb.img", "/home/sdb", "", "/dev", "/dev/null"])
+@pytest.mark.parametrize("device", ["/dev/sdx", "sdb.img", "/home/sdb", "/dev", "/dev/null"])
 def test_names_of_no_device_are_refused_with_the_disks_of_the_machine(machine: Machine, device: str) -> None:
     (machine.root / "home").mkdir()
     (machine.root / "home/sdb").touch()
 
     assert "is no disk of this machine; disks here: /dev/sda" in refused(machine, device)
+
+
+def test_a_disk_that_is_not_named_is_asked_for(machine: Machine) -> None:
+    assert refused(machine, "").startswith("name a disk: make flash DEVICE=/dev/sdX; disks here: /dev/sda")
 
 
 @pytest.mark.parametrize("name", ["sdc", "vdb", "xvda", "nvme0n1", "mmcblk0"])

@@ -92,15 +92,17 @@ def listen_tcp(host: str, port: int, *, reuse_port: bool = False) -> list[Listen
 
 
 def advice_on_listening(error: OSError) -> str:
-    """Return what to do about an error of `listen_tcp` or `listen_unix`."""
+    """Return what to do about an error of `listen_tcp` or `listen_unix`, whose errors name the path of the socket."""
     if error.errno == errno.EADDRINUSE:
         return "stop what uses it ('edge-serve doctor' names it), or choose another port"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error.__cause__, socket.gaierror):
         return "give an address of this machine: 127.0.0.1 for clients on it, 0.0.0.0 for all clients"
     if error.errno == errno.ENOENT:
         return "make its directory, or choose another path"
+    if error.errno == errno.EACCES and error.filename is not None:
+        return "choose a directory that this user may write to, or run as root"
     if error.errno == errno.EACCES:
-        return "choose a port above 1023 and a directory that this user may write to, or run as root"
+        return "choose a port above 1023, or run as root"
     return "choose another address or port"
 
 
@@ -130,7 +132,7 @@ def listen_unix(path: str, *, mode: int = 0o660, group: str = "") -> Listener:
     except OSError as error:
         sock.close()
         text = f"cannot listen on {path}: {error.strerror or error}"
-        raise (OSError(error.errno, text) if error.errno else OSError(text)) from error
+        raise (OSError(error.errno, text, path) if error.errno else OSError(text)) from error
     return Listener(sock, path)
 
 

@@ -74,7 +74,10 @@ def test_a_file_that_is_no_python(scene: PythonScene) -> None:
 
 def test_a_syntax_error(scene: PythonScene) -> None:
     message = load_error(scene, "class TritonPythonModel:\n    def execute(self, requests)\n        return []\n")
-    assert message == "SyntaxError: expected ':' (model.py, line 2)"
+    path = scene.directory / "m/1/model.py"
+    assert message == (
+        f"SyntaxError: expected ':' (model.py, line 2); {path}, line 2 reads: 'def execute(self, requests)'"
+    )
 
 
 def test_an_import_error_names_the_file_that_imports_first(scene: PythonScene) -> None:

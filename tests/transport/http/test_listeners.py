@@ -52,8 +52,20 @@ def test_an_address_that_is_not_of_this_machine(host: str) -> None:
     assert advice_on_listening(caught.value).startswith("give an address of this machine")
 
 
-def test_a_socket_in_a_directory_of_another_user() -> None:
-    assert "this user may write to" in advice_on_listening(PermissionError(errno.EACCES, "Permission denied"))
+def test_a_port_and_a_socket_that_another_user_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(socket.socket):
+        def bind(self, address: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    with pytest.raises(PermissionError) as port:
+        listen_tcp("127.0.0.1", 80)
+    with pytest.raises(PermissionError) as path:
+        listen_unix("/run/none.sock")
+    assert port.value.strerror == "cannot listen on 127.0.0.1:80: Permission denied"
+    assert advice_on_listening(port.value) == "choose a port above 1023, or run as root"
+    assert path.value.strerror == "cannot listen on /run/none.sock: Permission denied"
+    assert advice_on_listening(path.value) == "choose a directory that this user may write to, or run as root"
 
 
 def test_a_port_that_is_shared() -> None:

@@ -63,6 +63,8 @@ def advice_on(error: BaseException, text: str, *, in_call: bool) -> str:
         in_call: no line of the model ran: the call of its method failed.
     """
     match error:
+        case SyntaxError(filename=str(path), lineno=int(line), text=str(source)) if source.strip():
+            return f"{path}, line {line} reads: {source.strip()!r}"
         case ModuleNotFoundError():
             return _advice_on_module(error)
         case FileNotFoundError():
