@@ -169,16 +169,19 @@ class ModelLoads:
         if batch.changed.isdisjoint(members):
             if name not in batch.plans:  # an ensemble of which no member has changed after all
                 return
-            if record.ready() and record.plan is not None and (plan is record.plan or plan.same_as(record.plan)):
+            if record.serves(plan):
                 log.info("model %s is unchanged, nothing to load", name, extra=model_fields(name))
                 self._record_success(record)
                 return
         record.next = plan
+        before = record.serving().keys()
         try:
             changed = await self._replace(record, plan, batch)
         except LoadFailure as error:
             if members:
                 self._fail_ensemble(record, plan, batch, error)
+            if record.serving().keys() != before:  # a version was unloaded first, or the ensemble does not fit any more
+                self._mark_changed(name, batch)
             raise
         finally:
             record.next = None
@@ -276,4 +279,3 @@ class ModelLoads:
         except LoadFailure as unfit:
             if record.ready():
                 self._swapper.retire(record, unfit)
-                self._mark_changed(record.name, batch)

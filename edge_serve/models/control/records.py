@@ -106,7 +106,8 @@ class ModelRecord:
 
     Attributes:
         name: its key in the registry.
-        plan: the plan that the serving versions were loaded from; an ensemble that waits for a member has one too.
+        plan: the plan of the last load that succeeded. If a later load unloaded its versions first and failed, not all
+            of them serve. An ensemble that waits for a member has one too.
         next: the plan that is being loaded.
         explicit: whether it was asked for by its own name, not only as a member of an ensemble.
         barren: whether a load found no version to try, and it was not unloaded since.
@@ -139,6 +140,12 @@ class ModelRecord:
     def serving(self) -> dict[int, Served]:
         """Return the versions that serve, by number, ascending."""
         return {known.version: known.served for known in self.ready() if known.served is not None}
+
+    def serves(self, plan: LoadPlan) -> bool:
+        """Return whether the versions of a plan serve already, from the same files under the same configuration."""
+        if self.plan is None or not plan.versions or self.serving().keys() != set(plan.versions):
+            return False
+        return plan is self.plan or plan.same_as(self.plan)
 
     def failed(self) -> list[VersionRecord]:
         """Return the versions whose failure to load counts."""

@@ -222,7 +222,6 @@ class VersionSwapper:
                 known.queue.fail(error)
                 self._start_drain(known.retire(), replaced=False)
                 known.move(VersionEvent.DRAINED, error.as_triton())
-                record.plan = None
         self._refresh(record)
 
     async def _open_each(self, plan: LoadPlan, wanted: list[int], own_worker: bool) -> list[Served | EdgeServeError]:

@@ -9,15 +9,17 @@ from collections.abc import Callable, Coroutine, Hashable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from google.protobuf import json_format, text_format
 
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.ensemble.flight import Lookup
+from edge_serve.models.load.dependencies import LoadFailure
 from edge_serve.models.load.engines import EngineBuilds
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.loading import Loader
@@ -72,6 +74,11 @@ class FakeServed:
 
     def continue_counters(self, before: FakeServed) -> None:
         self.lineage = before.lineage
+
+    def stand_in(self, runner: Runner) -> FakeServed:
+        other = FakeServed(self.name, int(self.version), False, self.config, self.directory)
+        other.runner, other.swapping = cast(Idle, runner), True
+        return other
 
     async def wait_released(self) -> None:
         """Nothing of it is under way elsewhere."""
@@ -161,6 +168,14 @@ class House:
         with (self.root / name / "config.pbtxt").open("a") as config:
             steps = "\n".join(map(_step, members, ends, ends[1:]))
             config.write(f'platform: "ensemble" ensemble_scheduling {{\n{steps}\n}}')
+
+    async def replace(self, name: str, *versions: int) -> None:
+        """Change the files of versions that serve, and load the model after those are unloaded. The load fails."""
+        for version in versions:
+            (self.root / name / str(version) / "weights").write_bytes(b"bad")
+            self.loader.broken[name, version] = Internal("bad weights")
+        with self.registry.unloading_first([name]), pytest.raises(LoadFailure, match="bad weights"):
+            await self.registry.load(name)
 
     def index(self) -> list[tuple[str, str, str, str]]:
         return [(e.name, e.version, e.state, e.reason) for e in self.entries()]

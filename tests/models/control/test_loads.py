@@ -362,6 +362,50 @@ def test_an_ensemble_that_its_member_leaves_behind_has_failed(tmp_path: Path) ->
     play(tmp_path, scenario)
 
 
+def test_an_ensemble_whose_member_is_lost_has_failed(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("a")
+        house.put_ensemble("e", "a")
+        house.put_ensemble("f", "e")
+        assert await house.registry.load_all() == []
+        await house.replace("a", 1)
+
+        assert [house.registry.ready_versions(name) for name in ("a", "e", "f")] == [(), (), ()]
+        assert not house.registry.is_ready()
+        assert "bad weights" in house.registry.why_not("e")
+
+        house.loader.broken.clear()
+        await house.registry.load("a")
+        assert [house.registry.ready_versions(name) for name in ("a", "e", "f")] == [("1",), ("1",), ("1",)]
+        assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_a_member_that_lost_one_version_of_two_serves_its_ensemble(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("a")
+        house.put("a", 2)
+        house.put_member("b")
+        house.put_ensemble("e", "a", "b")
+        assert await house.registry.load_all() == []
+        await house.replace("a", 2)
+        assert house.registry.ready_versions("a") == house.registry.ready_versions("e") == ("1",)
+
+        (tmp_path / "b" / "1" / "weights").touch()
+        await house.registry.load("b")
+        assert house.registry.ready_versions("e") == ("1",)
+
+        house.loader.broken.clear()  # the operator restores the files
+        (tmp_path / "a" / "2" / "weights").unlink()
+        house.loader.opened.clear()
+        await house.registry.load("a")
+        assert house.registry.ready_versions("a") == ("1", "2")
+        assert [(one.name, one.version) for one in house.loader.opened] == [("a", "2"), ("e", "1")]
+
+    play(tmp_path, scenario)
+
+
 def test_a_model_that_could_not_be_tried_is_told_of_until_it_is_gone(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         house.put("bad", 1, readable=False)
