@@ -236,7 +236,7 @@ class Service:
         if self.poller is None:
             text = "models are loaded on request here (--model-control-mode=explicit)"
             raise InvalidArgument(f"{text}: use POST /v2/repository/models/NAME/load")
-        self._start(self.poller.reload(names, unload_first=unload_first), done)
+        self._start_load(self.poller.reload(names, unload_first=unload_first), done)
 
     # ---- settings -----------------------------------------------------------------------------------------------
 
@@ -346,9 +346,7 @@ class Service:
 
     def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> None:
         """Load or reload a model; `done` gets None or the error."""
-        task = self._start(self._load(name, parameters), done)
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        self._start_load(self._load(name, parameters), done)
 
     def unload_model(self, name: str, unload_dependents: bool, done: Done) -> None:
         """Unload a model; `done` gets None or the error."""
@@ -378,6 +376,12 @@ class Service:
     def _check_explicit(self) -> None:
         if not self.options.explicit:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+    def _start_load(self, work: Coroutine[Any, Any, T], done: Callable[[T | EdgeServeError], None]) -> None:
+        """Start work that loads models, which `stop` cancels."""
+        task = self._start(work, done)
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
 
     def _start(self, work: Coroutine[Any, Any, T], done: Callable[[T | EdgeServeError], None]) -> asyncio.Task[None]:
         async def run() -> None:

@@ -1,14 +1,15 @@
-"""The repository index while the server starts and stops."""
+"""Operations while the server starts and stops."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
 from edge_serve.errors import Unavailable
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.models.control.poller import ModelReload
 from edge_serve.service import Service
 
 
@@ -60,6 +61,31 @@ def test_a_stop_ends_the_wait() -> None:
         service.stop()
         with pytest.raises(Unavailable, match="Server exiting"):
             await asyncio.wait_for(task, 10)
+
+    asyncio.run(run())
+
+
+class Reloading:
+    """A poller whose reload does not end."""
+
+    async def reload(self, names: Sequence[str], *, unload_first: bool) -> list[ModelReload]:
+        """Wait until cancelled."""
+        await asyncio.Event().wait()
+        return []
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_stop_cancels_a_reload(begun: bool) -> None:
+    async def run() -> None:
+        service = _service(Models("READY"))
+        service.poller, service.started = Reloading(), True  # type: ignore[assignment]  # the part that is asked
+        answer = asyncio.get_running_loop().create_future()
+        service.reload([], False, answer.set_result)
+        if begun:
+            await asyncio.sleep(0)
+        service.stop()
+        error = await asyncio.wait_for(answer, 1)
+        assert (type(error), str(error)) == (Unavailable, "Server exiting")
 
     asyncio.run(run())
 

@@ -14,6 +14,7 @@ from dataclasses import field
 from pathlib import Path
 
 from edge_serve.aio.offload import offload
+from edge_serve.errors import EdgeServeError
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.load.batch import LoadBatch
@@ -150,6 +151,12 @@ class ModelRecord:
     def failed(self) -> list[VersionRecord]:
         """Return the versions whose failure to load counts."""
         return [record for record in self.versions.values() if record.failed]
+
+    def fail_queued(self, error: EdgeServeError) -> None:
+        """Fail the requests that wait for the successor of a version, now and later: it will not be loaded."""
+        for known in self.ready():
+            if known.queue is not None:
+                known.queue.fail(error)
 
     def dismiss(self, wanted: Collection[int] = ()) -> None:
         """Dismiss the failures, except those of `wanted` versions. As in Triton, the index still shows them."""

@@ -397,12 +397,14 @@ class Registry:
         return next(iter(outermost_first(serving, needs)), [])
 
     async def close(self, timeout: float) -> int:
-        """Unload everything, ensembles before their members, within `timeout` seconds.
+        """Unload everything, ensembles before their members, within `timeout` seconds. No load may be under way.
 
         Returns:
             The number of versions that were still busy.
         """
         end = time.monotonic() + timeout
+        for record in self._models.values():
+            record.fail_queued(Unavailable("Server exiting"))
         await wait_idle(self.served, timeout / 2)  # accepted requests may call any model
         for wave in outermost_first(self._models, self._loads.needs()):
             left = max(0.0, end - time.monotonic())

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.messages.infer import InferRequest
 from tests.models.control.house import House, play, settle
 
 
@@ -105,6 +106,31 @@ def test_close_gives_up_on_what_stays_busy(tmp_path: Path) -> None:
         assert await house.registry.close(0.05) == 1
 
     play(tmp_path, scenario)
+
+
+def test_close_fails_requests_that_wait_for_a_successor_at_once(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        (house.root / "m" / "1" / "weights").write_bytes(b"new")
+        house.loader.gate = asyncio.Event()
+        with house.registry.unloading_first(["m"]):
+            load = asyncio.create_task(house.registry.load("m"))
+            while not house.serving("m").swapping:
+                await asyncio.sleep(0.01)
+            queue, errors = house.serving("m").runner, list[EdgeServeError | None]()
+
+            def submit() -> None:
+                request = InferRequest("m", "", "", [])
+                queue.submit(request, 1, None, lambda response: errors.append(response.error))
+
+            submit()
+            load.cancel()
+            assert await asyncio.wait_for(house.registry.close(8.0), 1) == 0
+            submit()
+        assert [error and error.message for error in errors] == ["Server exiting"] * 2
+
+    play(tmp_path, scenario, most_waiting=1)
 
 
 def test_only_a_version_that_comes_changes_or_goes_makes_ensembles_anew(tmp_path: Path) -> None:
