@@ -27,12 +27,14 @@ class Changes:
     """The decision after a scan.
 
     Attributes:
+        unread: models that have not changed, and that their last load could not read.
         again: when to scan again for a change that is too recent to count, seconds; None = there is none.
         changed: those of `load` that an earlier scan has found, too. The others may only have become readable.
     """
 
     load: tuple[str, ...] = ()
     unload: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     again: float | None = None
     changed: tuple[str, ...] = ()
 
@@ -55,7 +57,7 @@ class Watch:
     ) -> Changes:
         """Compare a scan (`found`, taken at `now`). Changes count once they are `settle` seconds old.
 
-        Models that are `unreadable` now stay as they are.
+        Models of `unreadable` that were not found stay as they are. Those that were found can be tried again.
         """
         load, known = [], set(self._acted)
         self._changing = {
@@ -69,9 +71,15 @@ class Watch:
         unload = [name for name in self._acted if name not in found and name not in unreadable]
         for name in unload:
             del self._acted[name]
-        again = min((since for _, since in self._changing.values()), default=None)
-        due = None if again is None else again + settle
-        return Changes(tuple(sorted(load)), tuple(sorted(unload)), due, tuple(sorted(known.intersection(load))))
+        unread = found.keys() & set(unreadable) - self._changing.keys() - set(load)
+        again = min((since + settle for _, since in self._changing.values()), default=None)
+        return Changes(
+            tuple(sorted(load)),
+            tuple(sorted(unload)),
+            tuple(sorted(unread)),
+            again,
+            tuple(sorted(known.intersection(load))),
+        )
 
     def find_known(self, found: Mapping[str, Snapshot], name: str) -> list[str]:
         """Return the models that `name` means, among those of a scan and those that were loaded before: with
@@ -215,8 +223,9 @@ class Poller:
                 models, unreadable = await self._scanned()
                 changes = self._watch.compare(models, time.monotonic(), SETTLE_ON_REQUEST, unreadable)
                 self._stop_outdated(changes)
-            await self._load(self._with_rebound(changes.load), asked=changes.changed)
-            load += changes.load
+            tried = [*changes.load, *changes.unread]
+            await self._load(self._with_rebound(tried), asked=changes.changed)
+            load += tried
             unload += changes.unload
             if changes.again is None:
                 return sorted({*load, *unload}), Changes(tuple(load), tuple(unload))
@@ -308,7 +317,8 @@ class Poller:
             changes = self._watch.compare(self._without_unloading(models), time.monotonic(), settle, unreadable)
             self._stop_outdated(changes)
         loading = {name for names in self._loads.values() for name in names}
-        if load := self._with_rebound(changes.load, loading):
+        unread = [name for name in changes.unread if name not in loading]
+        if load := self._with_rebound([*changes.load, *unread], loading):
             task = asyncio.get_running_loop().create_task(self._load(load, changes.changed), name="load changed models")
             self._loads[task] = load
             task.add_done_callback(self._on_loaded)

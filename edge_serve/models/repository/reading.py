@@ -146,10 +146,10 @@ class Faults:
         self._lock = threading.Lock()
         self._reasons: dict[ReadStage, dict[str, str]] = {stage: {} for stage in ReadStage}
 
-    def reasons(self) -> dict[str, str]:
-        """Return the reason for each model that cannot be read."""
+    def reasons(self, stage: ReadStage | None = None) -> dict[str, str]:
+        """Return the reason for each model that cannot be read, at one stage or (None) at any."""
         with self._lock:
-            return self._all()
+            return self._all() if stage is None else dict(self._reasons[stage])
 
     def scanned(self, models: Collection[str], faults: Mapping[str, str]) -> None:
         """Take over the result of a scan: `models`, and the reasons why other entries cannot be read."""

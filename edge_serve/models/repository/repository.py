@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: an entry that was not readable is read again after so many times the duration of the attempt, and at most seconds
 _REST, _LONGEST_REST = 60.0, 600.0
+#: how long `snapshots` leaves out a model that a load could not read, seconds
+_LOAD_REST = 60.0
 
 #: versions are int64 in the protocol and in config.pbtxt
 _HIGHEST_VERSION = (1 << 63) - 1
@@ -200,6 +202,7 @@ class Repository:
             result = self._reader.read(found.name, function, seconds)
         except UnreadableEntry as error:
             self._faults.add(ReadStage.LOAD, found.name, error.message)
+            self._rest[found.name] = time.monotonic() + _LOAD_REST
             raise
         self._faults.remove(ReadStage.WALK, found.name)
         self._faults.remove(ReadStage.LOAD, found.name)
@@ -212,14 +215,17 @@ class Repository:
         return {name: result for name, result in results.items() if not isinstance(result, Exception)}
 
     def snapshots(self) -> tuple[dict[str, Snapshot], set[str]]:
-        """Return a snapshot of every model, and the names of those that cannot be read now.
+        """Return a snapshot of every model, and the names of those that could not be read. A model that has both was
+        not read by its last load, and may be readable now.
 
         Raises:
             InvalidArgument: a repository cannot be read.
         """
         found = self.scan()
         now = time.monotonic()
-        self._rest = {name: due for name, due in self._rest.items() if name in found and due > now}
+        for name, due in list(self._rest.items()):  # other threads may add to it
+            if name not in found or due <= now:
+                self._rest.pop(name, None)
         jobs = {name: partial(self._snapshot, one) for name, one in found.items() if name not in self._rest}
         snapshots = {}
         for name, result in self._reader.read_all(jobs).items():
@@ -228,11 +234,12 @@ class Repository:
             else:
                 self._faults.remove(ReadStage.WALK, name)
                 snapshots[name] = result
-        return snapshots, {*self._rest, *self.faults}
+        unread = self._faults.reasons(ReadStage.LOAD)
+        return snapshots, {*self._rest, *self.faults} - snapshots.keys() | unread.keys()
 
     def retry(self) -> None:
         """Let the next `snapshots` read all entries that it could not read before."""
-        self._rest = {}
+        self._rest.clear()
 
     def _snapshot(self, found: FoundModel) -> Snapshot:
         began = time.monotonic()

@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from edge_serve.errors import UnreadableEntry
 from edge_serve.models.control.poller import Changes, Poller, Watch, came_at_once
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.load_history import LoadHistory
@@ -154,6 +155,16 @@ def test_an_unreadable_model_that_is_named_is_not_unloaded(tmp_path: Path) -> No
 
     assert watch.take({}, ["a"], {"a"}) == Changes()
     assert watch.take({}, ["a"]) == Changes(unload=("a",))
+
+
+def test_a_model_that_its_load_could_not_read_is_tried_again_unless_it_changes(tmp_path: Path) -> None:
+    directory = model(tmp_path, "a", 1)
+    watch = Watch(look(tmp_path))
+
+    assert watch.compare(look(tmp_path), 0.0, SETTLE, {"a"}) == Changes(unread=("a",))
+    (directory / "config.pbtxt").write_text("half")
+    assert watch.compare(look(tmp_path), 1.0, SETTLE, {"a"}) == Changes(again=11.0)
+    assert watch.compare(look(tmp_path), 11.0, SETTLE, {"a"}) == Changes(load=("a",))
 
 
 class FakeRegistry:
@@ -485,6 +496,43 @@ def test_an_ensemble_that_cannot_follow_its_steps_is_tried_once_in_each_scan(tmp
         await asyncio.sleep(0.05)
         running.cancel()
         assert registry.calls == [("load", "e")]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("way", ["poll", "request", "reload"])
+def test_a_model_that_its_load_could_not_read_is_loaded_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    def refuse() -> None:
+        raise UnreadableEntry("does not answer")
+
+    monkeypatch.setattr("edge_serve.models.repository.repository._LOAD_REST", 0.05 if way == "poll" else 60.0)
+
+    async def story() -> None:
+        model(tmp_path, "a", 1)
+        registry = FakeRegistry()
+        registry.loaded.clear()
+        subject = poller(registry, tmp_path, 0.01 if way == "poll" else None)
+        await subject.scan_first()
+        found = subject._repository.scan()["a"]
+        with pytest.raises(UnreadableEntry):
+            subject._repository.read(found, refuse)
+        running = asyncio.create_task(subject.run())
+
+        if way == "request":
+            subject.request_scan()
+        reload = asyncio.create_task(subject.reload([])) if way == "reload" else None
+        assert await registry.next() == ("load", "a")
+        await asyncio.sleep(0.05)
+        subject._repository.read(found, list)  # by the load
+        registry.loaded.set()
+        if reload is not None:
+            assert [one.name for one in await reload] == ["a"]
+        await asyncio.sleep(0.05)
+        running.cancel()
+        assert registry.calls == [("load", "a")]
+        assert registry.stopped == []
 
     asyncio.run(story())
 

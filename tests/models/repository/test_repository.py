@@ -165,6 +165,36 @@ def test_an_entry_that_takes_long_to_refuse_rests(tmp_path: Path, monkeypatch: p
     assert calls == ["m", "m"]
 
 
+def test_a_model_that_a_load_could_not_read_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise UnreadableEntry("does not answer")
+
+    monkeypatch.setattr(repository_module, "_LOAD_REST", 0.2)
+    (tmp_path / "m").mkdir()
+    repository = Repository([tmp_path])
+    found = repository.find("m")
+    assert found is not None
+    for again in (partial(time.sleep, 0.25), repository.retry):
+        with pytest.raises(UnreadableEntry):
+            repository.read(found, refuse)
+        assert repository.snapshots() == ({}, {"m"})
+        again()
+        snapshots, unreadable = repository.snapshots()
+        assert (list(snapshots), unreadable) == (["m"], {"m"})
+    repository.read(found, list)
+    assert (list(repository.snapshots()[0]), repository.snapshots()[1]) == (["m"], set())
+
+
+def test_a_broken_link_in_another_repository_makes_no_model_unreadable(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "m").mkdir(parents=True)
+    second.mkdir()
+    (second / "m").symlink_to("nowhere")
+    repository = Repository([first, second])
+    snapshots, unreadable = repository.snapshots()
+    assert (list(snapshots), unreadable, list(repository.faults)) == (["m"], set(), ["m"])
+
+
 def test_a_missing_repository_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"failed to read model repository '.*absent': No such file"):
         Repository([tmp_path / "absent"]).scan()
