@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
-from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.control.swap_queue import SwapQueue
@@ -96,6 +95,8 @@ class ModelSummary:
     serves: bool = False
 
 
+log = logging.getLogger(__name__)
+
 _WORDS = {VersionState.LOADING: "loading", VersionState.READY: "ready", VersionState.DRAINING: "unloading"}
 #: a model with several versions has the first of these states that applies
 _FIRST = ("failed", "unready", "restarting", "loading", "ready", "unloading", "unloaded")
@@ -162,6 +163,17 @@ class ModelRecord:
         """Dismiss the failures, except those of `wanted` versions. As in Triton, the index still shows them."""
         for version in self.failed():
             version.dismissed = version.version not in wanted
+
+    def failed_directories(self) -> list[Path]:
+        """Return the directories of the versions whose failure to load counts."""
+        return [version.directory for version in self.failed() if version.directory is not None]
+
+    def dismiss_missing(self, directories: Collection[Path]) -> None:
+        """Dismiss the failures of the versions in these directories, which do not exist any more."""
+        for version in self.failed():
+            if version.directory in directories:
+                version.dismissed = True
+                log.info("%s is gone: that this version failed to load no longer counts", version.directory)
 
     def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
         """Return its entries of the repository index."""
@@ -251,34 +263,8 @@ def repository_index(
         elif not ready_only:
             reason = faults.get(identity) or reasons.get(identity, "")
             state = "UNAVAILABLE" if reason else ""
-            yield IndexEntry(name, state=state, reason=reason, namespace=namespace_of(identity))
-
-
-log = logging.getLogger(__name__)
-
-
-async def dismiss_removed(records: Iterable[ModelRecord]) -> None:
-    """Dismiss each failed version whose directory does not exist any more. Reads the disk only if a version failed."""
-    failed = [version for record in records for version in record.failed()]
-    found = {version.directory: version for version in failed if version.directory is not None}
-    for directory in await offload(find_missing, list(found)) if found else ():
-        version = found[directory]
-        if version.directory == directory:  # it was not loaded again meanwhile
-            version.dismissed = True
-            log.info("%s is gone: that this version failed to load no longer counts", directory)
-
-
-def find_missing(directories: Iterable[Path]) -> list[Path]:
-    """Return the directories that do not exist. One that cannot be read may exist."""
-    gone = []
-    for directory in directories:
-        try:
-            directory.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            gone.append(directory)
-        except OSError:
-            continue
-    return gone
+            if reason or identity in found or models[identity].loads:  # else it was removed before a version was tried
+                yield IndexEntry(name, state=state, reason=reason, namespace=namespace_of(identity))
 
 
 def explain_absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:

@@ -22,9 +22,7 @@ from edge_serve.models.control.loads import ModelLoads
 from edge_serve.models.control.records import (
     ModelRecord,
     ModelSummary,
-    dismiss_removed,
     explain_absent,
-    find_missing,
     readiness,
     repository_index,
     unready_required,
@@ -417,11 +415,19 @@ class Registry:
     async def dismiss_removed(self) -> None:
         """Dismiss the failures of versions, and of models without one, whose directory does not exist any more. Called
         about once a second."""
-        await dismiss_removed(self._models.values())
-        for name in self._untried():
-            places = self._repository.places(name)
-            if len(await offload(find_missing, places)) == len(places):
+        untried = {name: self._repository.places(name) for name in self._untried()}
+        failed = {name: found for name, one in self._models.items() if (found := one.failed_directories())}
+        if not (untried or failed):
+            return
+        missing = await offload(self._repository.find_missing, {**failed, **untried})
+        for name, directories in missing.items():
+            record = self._models.get(name)
+            if record is not None:
+                record.dismiss_missing(directories)
+            if directories == untried.get(name):
                 self.load_history.reasons.pop(name, None)
+                if record is not None:
+                    record.barren = False
 
     async def check_health(self) -> None:
         """Ask each model for its health, without waiting for the answers. Called about once a second.

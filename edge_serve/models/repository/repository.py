@@ -82,8 +82,8 @@ class Repository:
     """The model repositories, in the order of `--model-repository`; one that is given twice is one, as in Triton.
 
     No method that reads the disk waits longer than about `READ_SECONDS`, whatever the file system does. An entry that
-    cannot be read is logged once and left out until it can be read. All but `scan`, `find`, `like`, `read`,
-    `fingerprints`, and `snapshots` may be called on the event loop.
+    cannot be read is logged once and left out until it can be read. All but `scan`, `find`,
+    `find_missing`, `like`, `read`, `fingerprints`, and `snapshots` may be called on the event loop.
 
     Args:
         namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
@@ -166,6 +166,15 @@ class Repository:
         """Return the places where the directory of a model can be, by its key in `scan`. Reads no disk."""
         roots = [root for root in self.roots if not self.namespaced or namespace_of(name) == str(root.absolute())]
         return [root / plain_name(name) for root in roots]
+
+    def find_missing(self, directories: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
+        """Return the directories that do not exist any more. One that cannot be read may exist.
+
+        Args:
+            directories: by the model, by its key in `scan`, that they belong to.
+        """
+        results = self._reader.read_all({name: partial(_missing, paths) for name, paths in directories.items()})
+        return {name: result for name, result in results.items() if not isinstance(result, Exception)}
 
     def find(self, name: str) -> FoundModel | None:
         """Return one model, by its key in `scan`.
@@ -329,6 +338,20 @@ def _target(path: Path, root: Path) -> Path | None:
     if root.resolve().is_relative_to(directory):
         raise UnreadableEntry(f"leads to {directory}, which holds the repository itself: expected a model directory")
     return directory
+
+
+def _missing(directories: Sequence[Path]) -> list[Path]:
+    return [directory for directory in directories if not _may_exist(directory)]
+
+
+def _may_exist(directory: Path) -> bool:
+    try:
+        directory.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _link_advice(path: Path, wrong: str) -> str:

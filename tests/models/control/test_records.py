@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import threading
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +168,54 @@ def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
         house.put("bare", 1)
         await house.registry.load("bare")
         assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_a_model_without_a_version_counts_until_its_directory_is_removed(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("bare")
+        await house.registry.load_all()
+        await house.registry.dismiss_removed()
+        assert not house.registry.is_ready()
+        assert [(name, state) for name, _, state, _ in house.index()] == [("bare", "UNAVAILABLE")]
+
+        shutil.rmtree(tmp_path / "bare")
+        await house.registry.dismiss_removed()
+        assert house.registry.is_ready()
+        assert (house.index(), list(house.registry.readiness())) == ([], [])
+
+        house.put("bare", 1)
+        await house.registry.load("bare")
+        assert house.index() == [("bare", "1", "READY", "")]
+
+    play(tmp_path, scenario)
+
+
+def test_a_directory_that_does_not_answer_holds_up_no_other_dismissal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    real = Path.stat
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        if path == tmp_path / "hangs" / "1":
+            answer.wait(30)
+        return real(path, **options)
+
+    async def scenario(house: House) -> None:
+        reader = house.repository._reader
+        for name in ("gone", "hangs"):
+            house.put(name, 1)
+            house.loader.broken[name, 1] = BAD
+        await house.registry.load_all()
+        shutil.rmtree(tmp_path / "gone")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "stat", stat)
+            patch.setattr(reader, "read_all", partial(reader.read_all, seconds=0.1))
+            await house.registry.dismiss_removed()
+            answer.set()
+        assert {entry.name: entry.dismissed for entry in house.entries()} == {"gone": True, "hangs": False}
 
     play(tmp_path, scenario)
 
