@@ -147,7 +147,7 @@ class Registry:
         return known.served
 
     def _identity(self, name: str) -> str:
-        """Return the one model that `name` means, among those that serve.
+        """Return the one model that `name` means, among those that serve, or else one that was asked for.
 
         Raises:
             InvalidArgument: several models of this name serve, in different namespaces.
@@ -158,7 +158,8 @@ class Registry:
         if len(found) > 1:
             text = f"There are {len(found)} identifiers of model '{name}' in global map, "
             raise InvalidArgument(f"{text}model namespace must be provided to resolve ambiguity.")
-        return found[0] if found else self._repository.named(name)[0]
+        found += (identity for identity in (*self._models, *self.load_history.reasons) if plain_name(identity) == name)
+        return found[0] if found else name
 
     def knows(self, name: str) -> bool:
         """Return whether a client or operator asked for the model at least once."""
@@ -276,7 +277,7 @@ class Registry:
             found = await self.scan()
             wanted = sorted(found.keys() - self._repository.faults.keys())
         else:
-            wanted = list(dict.fromkeys(one for name in names for one in self._repository.named(name)))
+            wanted = await self._named(list(dict.fromkeys(names)))
         wanted = self.load_history.wanted(wanted)
         results = await self._loads.load(wanted, own_worker=own_worker, scanned=scanned or names is None)
         self.load_history.failed = {name for name in wanted if results[name] is not None}
@@ -307,13 +308,17 @@ class Registry:
             Internal: the model or its configuration could not be read.
         """
         check_name(name)
-        wanted = self._repository.named(name)
+        wanted = await self._named([name])
         self.load_history.readmit(wanted)
         results = await self._loads.load(wanted, override, own_worker=own_worker)
         for error in (results[one] for one in wanted):
             if error is not None:
                 raise error
         self.load_history.unreadable = ""
+
+    async def _named(self, names: Collection[str]) -> list[str]:
+        """See `Repository.named`, which reads the disk with namespaces only."""
+        return await offload(self._repository.named, names) if self._repository.namespaced else list(names)
 
     def stop_loading(self, name: str, reason: str) -> None:
         """See `VersionSwapper.stop_loading`."""

@@ -169,6 +169,8 @@ class Planner:
         """
         try:
             plan = await self._find_and_read(name, override)
+            if members_of(plan.config):
+                await offload(self._repository.bind, plan.config, name)
         except UnreadableEntry as error:  # the repository has logged it
             raise _unreadable(name, error.message) from error
         except (EdgeServeError, OSError) as error:
@@ -180,7 +182,6 @@ class Planner:
         except Exception as error:  # a bug fails this model, not those that are loaded with it
             log.exception("failed to load '%s'", name, extra=model_fields(name))
             raise _unreadable(name, f"{type(error).__name__}, see the server's log") from error
-        self._repository.bind(plan.config, name)
         return plan
 
     async def _find_and_read(self, name: str, override: Override | None) -> LoadPlan:

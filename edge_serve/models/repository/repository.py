@@ -12,7 +12,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -82,8 +82,8 @@ class Repository:
     """The model repositories, in the order of `--model-repository`; one that is given twice is one, as in Triton.
 
     No method that reads the disk waits longer than about `READ_SECONDS`, whatever the file system does. An entry that
-    cannot be read is logged once and left out until it can be read. All but `scan`, `find`,
-    `find_missing`, `like`, `read`, `fingerprints`, and `snapshots` may be called on the event loop.
+    cannot be read is logged once and left out until it can be read. `faults`, `bound`, `places`, and `retry` read no
+    disk: only they may be called on the event loop.
 
     Args:
         namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
@@ -101,34 +101,45 @@ class Repository:
         self._faults = Faults()
         #: model that could not be read -> when `snapshots` tries again
         self._rest: dict[str, float] = {}
+        #: with namespaces: name -> the models of this name that the last scan found, in the order of the repositories
+        self._scanned: dict[str, list[str]] = {}
 
     @property
     def faults(self) -> dict[str, str]:
         """The entries that could not be read, by the names of their models, and why."""
         return self._faults.reasons()
 
-    def named(self, name: str) -> list[str]:
-        """Return the models that a client may mean by `name`: with namespaces, the models of this name in all
-        repositories."""
-        if not self.namespaced or namespace_of(name):
-            return [name]
-        return [_identity(root, name) for root in self.roots if _may_be_directory(root / name)] or [name]
+    def named(self, names: Collection[str]) -> list[str]:
+        """Return the models that a client may mean by these names, each once: with namespaces, the models of a name in
+        all repositories."""
+        found = self._find_namespaces(names)
+        return list(dict.fromkeys(one for name in names for one in found.get(name, [name])))
 
     def bind(self, config: pb.ModelConfig, ensemble: str) -> None:
         """Write into the steps of an ensemble which model of a name they mean: first the one in the ensemble's own
         repository."""
-        for step in config.ensemble_scheduling.step:
-            step.model_namespace = self._namespace(step.model_name, ensemble)
+        steps = config.ensemble_scheduling.step
+        found = self._find_namespaces({step.model_name for step in steps})
+        for step in steps:
+            step.model_namespace = _nearest_namespace(step.model_name, ensemble, found)
 
     def bound(self, config: pb.ModelConfig, ensemble: str) -> bool:
-        """Return whether the steps still mean the models that `bind` wrote into them."""
-        steps = config.ensemble_scheduling.step
-        return all(step.model_namespace == self._namespace(step.model_name, ensemble) for step in steps)
+        """Return whether the steps still mean the models that `bind` wrote into them, according to the last scan."""
+        return all(
+            step.model_namespace == _nearest_namespace(step.model_name, ensemble, self._scanned)
+            for step in config.ensemble_scheduling.step
+        )
 
-    def _namespace(self, name: str, ensemble: str) -> str:
-        found = [namespace_of(identity) for identity in self.named(name)]
-        own = namespace_of(ensemble)
-        return own if own in found else found[0]
+    def _find_namespaces(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Return the models of each name, in the order of the repositories. An entry that cannot be read may be one."""
+        plain = [name for name in names if name and "/" not in name and may_name_model(name)] if self.namespaced else []
+        places = {str(root / name): (name, root) for name in plain for root in self.roots}
+        results = self._reader.read_all({path: partial(_may_be_directory, path) for path in places})
+        found: dict[str, list[str]] = {}
+        for path, (name, root) in places.items():
+            if results[path]:  # or it is an error
+                found.setdefault(name, []).append(_identity(root, name))
+        return found
 
     def scan(self) -> dict[str, FoundModel]:
         """Return every model, by name, or with namespaces by `<repository>::<name>`.
@@ -138,9 +149,12 @@ class Repository:
         """
         models: dict[str, FoundModel] = {}
         faults: dict[str, str] = {}
+        scanned: dict[str, list[str]] = {}
         for root in self.roots:
             for path, directory in self._directories(root):
                 name = _identity(root, path.name) if self.namespaced else path.name
+                if self.namespaced and directory is not None:
+                    scanned.setdefault(path.name, []).append(name)
                 if not is_text(path.name):
                     self._log_nameless(path)
                 elif directory is not None and has_controls(path.name):
@@ -150,6 +164,7 @@ class Repository:
                 elif isinstance(directory, Exception):
                     faults[name] = str(directory)
         self._faults.scanned(models, faults)
+        self._scanned = scanned
         return dict(sorted(models.items()))
 
     def _directories(self, root: Path) -> list[tuple[Path, Path | Exception | None]]:
@@ -363,7 +378,14 @@ def _link_advice(path: Path, wrong: str) -> str:
     )
 
 
-def _may_be_directory(path: Path) -> bool:
+def _nearest_namespace(name: str, ensemble: str, models: Mapping[str, Sequence[str]]) -> str:
+    """Return the namespace of the model of `name` that a step of an ensemble means, among `models` by their names."""
+    found = [namespace_of(identity) for identity in models.get(name, [name])]
+    own = namespace_of(ensemble)
+    return own if own in found else found[0]
+
+
+def _may_be_directory(path: str) -> bool:
     """Return whether this is a directory or a link. Reads the entry only, not what a link leads to."""
     try:
         mode = os.lstat(path).st_mode

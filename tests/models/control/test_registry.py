@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from edge_serve.errors import EdgeServeError, NotFound, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.models.versions.served import Served
 from tests.models.control.house import House, play
 
@@ -75,5 +76,32 @@ def test_a_registry_serves_what_it_opened(tmp_path: Path) -> None:
 
         served: list[Served] = house.registry.served()
         assert [(one.name, one.version) for one in served] == [("m", "1"), ("m", "2"), ("n", "1")]
+
+    play(tmp_path, scenario)
+
+
+def test_a_request_with_namespaces_reads_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked up on the event loop, and a client may send any name."""
+
+    def lstat(path: str) -> None:
+        raise AssertionError(f"{path} is read")
+
+    async def scenario(house: House) -> None:
+        house.repository.namespaced = True
+        house.put("m", 1)
+        house.put_member("a")
+        house.put_ensemble("e", "a")
+        house.put("bad", 1)
+        house.loader.broken[f"{tmp_path}::bad", 1] = Internal("no memory")
+        assert len(await house.registry.load_all()) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "lstat", lstat)
+            assert house.serving("m").version == "1"
+            with pytest.raises(NotFound, match="'nosuch' is not found"):
+                house.registry.lookup("nosuch", "")
+            with pytest.raises(NotFound, match="bad' has no available versions; it failed to load"):
+                house.registry.lookup("bad", "")
+            assert house.registry.ready_versions("nosuch") == ()
+            assert house.registry.find_rebound() == []
 
     play(tmp_path, scenario)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument, UnreadableEntry
 from edge_serve.models.repository import repository as repository_module
 from edge_serve.models.repository.repository import (
@@ -95,7 +98,7 @@ def test_no_name_leads_out_of_the_repository(tmp_path: Path, name: str) -> None:
     for namespaced in (False, True):
         repository = Repository([tmp_path / "models"], namespaced=namespaced)
         with pytest.raises(InvalidArgument, match="must not contain path traversal characters"):
-            repository.find(repository.named(name)[0])
+            repository.find(repository.named([name])[0])
 
 
 def advice(link: Path) -> str:
@@ -193,6 +196,50 @@ def test_a_broken_link_in_another_repository_makes_no_model_unreadable(tmp_path:
     repository = Repository([first, second])
     snapshots, unreadable = repository.snapshots()
     assert (list(snapshots), unreadable, list(repository.faults)) == (["m"], set(), ["m"])
+
+
+@pytest.mark.parametrize("member", ["both", "first", "second", "link", "nowhere", ".hidden", "a/../both", "..", ""])
+def test_steps_are_bound_to_the_models_of_the_last_scan(tmp_path: Path, member: str) -> None:
+    """The steps of an ensemble of the second repository; else each scan would load it again."""
+    first, second = (tmp_path / name for name in ("first", "second"))
+    for path in (first / "both", first / "first", second / "both", second / "second", second / ".hidden", second / "a"):
+        path.mkdir(parents=True)
+    (second / "link").symlink_to("missing")
+    repository = Repository([first, second], namespaced=True)
+    config = pb.ModelConfig()
+    config.ensemble_scheduling.step.add(model_name=member)
+    repository.bind(config, f"{second}::e")
+    repository.scan()
+
+    assert repository.bound(config, f"{second}::e")
+    expected = {"first": str(first), **dict.fromkeys(("both", "second", "link"), str(second))}
+    assert config.ensemble_scheduling.step[0].model_namespace == expected.get(member, "")
+    for path in (first / "first", second / "both"):
+        path.rmdir()
+    (first / "second").mkdir()
+    repository.scan()
+    assert repository.bound(config, f"{second}::e") is (member not in ("first", "both"))
+
+
+def test_an_entry_that_does_not_answer_may_be_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+    first, second = (tmp_path / name for name in ("first", "second"))
+    for root in (first, second):
+        (root / "m").mkdir(parents=True)
+    real = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        if path == str(second / "m"):
+            answer.wait(30)
+        return real(path)
+
+    repository = Repository([first, second], namespaced=True)
+    reader = repository._reader
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", lstat)
+        patch.setattr(reader, "read_all", partial(reader.read_all, seconds=0.1))
+        assert repository.named(["m"]) == [f"{first}::m", f"{second}::m"]
+        answer.set()
 
 
 def test_a_missing_repository_is_named_in_the_error(tmp_path: Path) -> None:
