@@ -344,9 +344,13 @@ class Service:
 
     # ---- model control ------------------------------------------------------------------------------------------
 
-    def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> None:
-        """Load or reload a model; `done` gets None or the error."""
-        self._start_load(self._load(name, parameters), done)
+    def load_model(self, name: str, parameters: Mapping[str, Any], done: Done, *, nested: bool = False) -> None:
+        """Load or reload a model; `done` gets None or the error.
+
+        Args:
+            nested: whether another load waits for this one, because its model asked for it.
+        """
+        self._start_load(self._load(name, parameters, nested), done)
 
     def unload_model(self, name: str, unload_dependents: bool, done: Done) -> None:
         """Unload a model; `done` gets None or the error."""
@@ -362,11 +366,11 @@ class Service:
 
         self._start(self._unload(name, unload_dependents, notify_once), notify_once)
 
-    async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
+    async def _load(self, name: str, parameters: Mapping[str, Any], nested: bool) -> None:
         self._check_running()
         check_name(name)
         self._check_explicit()
-        await self.registry.load(name, Override.parse(name, parameters))
+        await self.registry.load(name, Override.parse(name, parameters), nested=nested)
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None = None) -> None:
         self._check_running()

@@ -165,7 +165,7 @@ def _extra(dice: Dice) -> bytes:
 class Nothing:
     """A repository that holds nothing."""
 
-    def load_model(self, name: str, parameters: Any, done: Any) -> None:
+    def load_model(self, name: str, parameters: Any, done: Any, *, nested: bool) -> None:
         done(NotFound(f"no model '{name}'"))
 
     def start_unload(self, name: str, unload_dependents: bool, done: Any) -> None:

@@ -62,12 +62,13 @@ class ModelLoads:
         *,
         own_worker: bool = False,
         scanned: bool = False,
+        nested: bool = False,
     ) -> Results:
         """Load models, and reload the ensembles that need one of them. Return the error of each model, or None.
 
         See `LoadBatch` for the arguments.
         """
-        batch = LoadBatch(wanted, override, own_worker=own_worker, scanned=scanned)
+        batch = LoadBatch(wanted, override, own_worker=own_worker, scanned=scanned, nested=nested)
         self._batches.add(batch)
         try:
             await self._read(batch)
@@ -235,7 +236,7 @@ class ModelLoads:
             raise failure
         if plan.name in batch.plans:
             await self._planner.run_agents(plan)
-        return await self._swapper.swap(record, plan, own_worker=batch.own_worker)
+        return await self._swapper.swap(record, plan, own_worker=batch.own_worker, nested=batch.nested)
 
     def _record_success(self, record: ModelRecord) -> None:
         self._record_reason(record.name, None)

@@ -300,8 +300,13 @@ class Registry:
         """Return the reason why the last load of a model failed or was not tried; "" = neither."""
         return self.load_history.reasons.get(name, "") or self.unread().get(name, "")
 
-    async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
+    async def load(
+        self, name: str, override: Override | None = None, *, own_worker: bool = True, nested: bool = False
+    ) -> None:
         """Load or reload a model, and the members of an ensemble.
+
+        Args:
+            override, own_worker, nested: see `LoadBatch`.
 
         Raises:
             InvalidArgument: a bad name, or a version failed to load (its reason is in the text).
@@ -310,7 +315,7 @@ class Registry:
         check_name(name)
         wanted = await self._named([name])
         self.load_history.readmit(wanted)
-        results = await self._loads.load(wanted, override, own_worker=own_worker)
+        results = await self._loads.load(wanted, override, own_worker=own_worker, nested=nested)
         for error in (results[one] for one in wanted):
             if error is not None:
                 raise error

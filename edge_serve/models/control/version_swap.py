@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -84,11 +85,14 @@ class VersionSwapper:
             self._stopped[name] = reason
             self._loader.stop(plan, reason)
 
-    async def swap(self, record: ModelRecord, plan: LoadPlan, *, own_worker: bool) -> bool:
+    async def swap(self, record: ModelRecord, plan: LoadPlan, *, own_worker: bool, nested: bool = False) -> bool:
         """Load every version of `plan`. When all are loaded, they take over; when one fails, none does.
 
         A version that serves and did not change stays, with its state and open sequences. So do the other instances of
         a version of which only `instance_group` changed.
+
+        Args:
+            own_worker, nested: see `LoadBatch`.
 
         Returns:
             Whether more than instances changed, so that ensembles must be made anew.
@@ -105,7 +109,7 @@ class VersionSwapper:
         wanted = [version for version in changed if version not in updated]
         stay = all(known.version in plan.versions for known in record.ready())
         async with self._instance_updater.prepared(plan, updated) as updates:
-            await self._swap(record, plan, wanted, own_worker)
+            await self._swap(record, plan, wanted, own_worker, nested)
             tasks = [task for one in updates for task in self._instance_updater.commit(one)]
         self.leaving.update(tasks)
         for task in tasks:
@@ -115,14 +119,16 @@ class VersionSwapper:
             await asyncio.wait(quick)
         return bool(wanted) or not stay
 
-    async def _swap(self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool) -> None:
+    async def _swap(
+        self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool, nested: bool
+    ) -> None:
         for version in wanted:
             known = record.versions.setdefault(version, VersionRecord(version))
             if known.state in (VersionState.GONE, VersionState.DRAINING):
                 known.move(VersionEvent.RELOADED)
         self._loading[record.name] = plan
         try:
-            opened = await self._open_all(record, plan, wanted, own_worker)
+            opened = await self._open_all(record, plan, wanted, own_worker, nested)
         finally:
             del self._loading[record.name]
             self._stopped.pop(record.name, None)
@@ -139,15 +145,16 @@ class VersionSwapper:
         self._take_over(record, plan, fresh)
 
     async def _open_all(
-        self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool
+        self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool, nested: bool
     ) -> list[Served | EdgeServeError]:
         """Open versions when memory allows; if it does not, after unloading those that serve.
 
-        The model holds one load slot meanwhile, so that memory is promised only to loads that are under way.
+        The model holds one load slot meanwhile, so that memory is promised only to loads that are under way. A nested
+        load uses the slot of the model that asked for it, which would never be free if it had to wait for another one.
         """
         if not wanted:
             return []
-        async with self._slots:
+        async with contextlib.nullcontext() if nested else self._slots:
             if members_of(plan.config):
                 return await self._open_each(plan, wanted, own_worker)
             going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]

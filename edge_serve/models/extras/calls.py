@@ -46,7 +46,7 @@ Done = Callable[["EdgeServeError | None"], None]
 class RepositoryControl(Protocol):
     """The operations on models that models may request (`service.Service`)."""
 
-    def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> object: ...
+    def load_model(self, name: str, parameters: Mapping[str, Any], done: Done, *, nested: bool) -> object: ...
 
     def start_unload(self, name: str, unload_dependents: bool, done: Done) -> object: ...
 
@@ -228,17 +228,21 @@ class ModelCalls:
 
     # ---- the repository -----------------------------------------------------------------------------------------
 
-    def control(self, question: Mapping[str, Any], answer: Answer) -> None:
+    def control(self, question: Mapping[str, Any], answer: Answer, loading: bool) -> None:
         """Load or unload a model, or answer whether it is ready. An unload is answered once it has begun, because it
-        may wait for the model that requests it."""
+        may wait for the model that requests it.
+
+        Args:
+            loading: whether the worker that asks loads a model now, which may wait for the answer.
+        """
         try:
-            self._control(question, answer)
+            self._control(question, answer, loading)
         except EdgeServeError as error:
             answer(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             answer(InvalidArgument(f"a model asked what cannot be answered: {type(error).__name__}: {error}"))
 
-    def _control(self, question: Mapping[str, Any], answer: Answer) -> None:
+    def _control(self, question: Mapping[str, Any], answer: Answer, loading: bool) -> None:
         def done(error: EdgeServeError | None) -> None:
             answer(error if error is not None else {})
 
@@ -247,7 +251,7 @@ class ModelCalls:
             case "load_model":
                 parameters = {str(path): b64decode(data) for path, data in question["files"].items()}
                 config = {"config": question["config"]} if question["config"] else {}
-                self._repository.load_model(name, {**config, **parameters}, done)
+                self._repository.load_model(name, {**config, **parameters}, done, nested=loading)
             case "unload_model":
                 self._repository.start_unload(name, bool(question["unload_dependents"]), done)
             case "is_model_ready":

@@ -43,6 +43,7 @@ class LoadBatch:
         override: the configuration and files that came for them.
         own_worker: whether their versions get worker processes of their own, unless the configuration says so.
         scanned: whether `wanted` comes from a scan: a model that is gone since then was removed, and did not fail.
+        nested: whether a model that is loading asked for it. It has a load slot, and may wait for this load.
 
     Attributes:
         plans: of each model that could be read: `wanted`, and all that they need.
@@ -61,11 +62,13 @@ class LoadBatch:
         *,
         own_worker: bool = False,
         scanned: bool = False,
+        nested: bool = False,
     ) -> None:
         self.wanted = wanted
         self.override = override
         self.own_worker = own_worker
         self.scanned = scanned
+        self.nested = nested
         self.plans: dict[str, LoadPlan] = {}
         self.results: Results = {}
         self.changed: set[str] = set()

@@ -45,7 +45,8 @@ class Hooks:
     Attributes:
         metric: takes an update of a model's own metrics, and the worker that sends it.
         gone: takes a worker that will not be restarted.
-        control: takes the question of a CALL (load, unload, is it ready) and a callback for the answer.
+        control: takes the question of a CALL (load, unload, is it ready), a callback for the answer, and whether the
+            worker that asks loads or unloads a model now.
         infer: runs a call to another model.
         report_idle: takes the calls that an instance waits for when it does nothing else.
         gpu_trouble: takes GPUs by id; returns why the driver does not find them any more, "" = it does.
@@ -53,7 +54,7 @@ class Hooks:
 
     metric: Callable[[dict[str, Any], object], None] = lambda update, worker: None
     gone: Callable[[object], None] = lambda worker: None
-    control: Callable[[dict[str, Any], Answer], None] | None = None
+    control: Callable[[dict[str, Any], Answer, bool], None] | None = None
     infer: Callable[[InboundCall], None] | None = None
     report_idle: Callable[[Sequence[InboundCall]], None] = lambda calls: None
     gpu_trouble: Callable[[Collection[int]], Awaitable[str]] | None = None
@@ -257,7 +258,7 @@ class BlsBroker:
         elif control is None:
             answer(Unsupported(f"models may not ask for '{question.get('do')}' here"))
         else:
-            control(question, answer)
+            control(question, answer, bool(self.turning))
 
     def _memory(self, question: dict[str, Any], answer: Answer) -> None:
         """Answer with a slot in a model's arena for the inputs of a call."""

@@ -185,6 +185,22 @@ def test_a_model_that_hangs_delays_neither_loads_nor_unloads_of_others(tmp_path:
     play(tmp_path, scenario)
 
 
+def test_a_load_that_a_loading_model_asks_for_needs_no_slot_of_its_own(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        for name in ("a", "m", "other"):
+            house.put_member(name)
+        house.put_ensemble("e", "m")
+        house.loader.waits["a"] = lambda: house.registry.load("e", nested=True)
+        house.loader.waits["m"] = lambda: until(lambda: len(loads) == 2)
+        loads = [asyncio.create_task(house.registry.load("a"))]
+        await until(lambda: ("m", "1", "LOADING", "") in house.index())
+        loads.append(asyncio.create_task(house.registry.load("other")))
+        await asyncio.gather(*loads)
+        assert [served.name for served in house.loader.opened] == ["m", "e", "a", "other"]
+
+    play(tmp_path, scenario, at_once=1)
+
+
 def test_loads_of_ensembles_that_share_members_do_not_wait_for_each_other(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         for name in "abc":

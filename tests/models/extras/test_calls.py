@@ -22,8 +22,8 @@ class FakeRepository:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
 
-    def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> None:
-        self.asked.append(("load", name, dict(parameters)))
+    def load_model(self, name: str, parameters: Mapping[str, Any], done: Done, *, nested: bool) -> None:
+        self.asked.append(("nested load" if nested else "load", name, dict(parameters)))
         done(Unavailable("stuck") if name == "stuck" else None)
 
     def start_unload(self, name: str, unload_dependents: bool, done: Done) -> None:
@@ -45,13 +45,15 @@ def nobody(name: str, version: str, correlation_id: int | str = 0, flags: int = 
     raise NotFound(name)
 
 
-def control(question: Mapping[str, Any]) -> tuple[dict[str, Any] | EdgeServeError, list[tuple[Any, ...]]]:
+def control(
+    question: Mapping[str, Any], loading: bool = False
+) -> tuple[dict[str, Any] | EdgeServeError, list[tuple[Any, ...]]]:
     """The only answer to a question, and what the repository was asked."""
 
     async def ask() -> tuple[dict[str, Any] | EdgeServeError, list[tuple[Any, ...]]]:
         repository = FakeRepository()
         answers: list[dict[str, Any] | EdgeServeError] = []
-        ModelCalls(nobody, repository).control(question, answers.append)
+        ModelCalls(nobody, repository).control(question, answers.append, loading)
         (answer,) = answers
         return answer, repository.asked
 
@@ -63,6 +65,7 @@ def test_a_model_is_loaded_with_its_files() -> None:
     question = {"do": "load_model", "model_name": "m", "config": "{}", "files": files}
     assert control(question) == ({}, [("load", "m", {"config": "{}", "file:1/model.py": b"\x00code"})])
     assert control({**question, "config": "", "files": {}}) == ({}, [("load", "m", {})])
+    assert control({**question, "config": "", "files": {}}, loading=True) == ({}, [("nested load", "m", {})])
 
 
 @pytest.mark.parametrize("dependents", [True, False])

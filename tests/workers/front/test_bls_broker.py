@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,6 +219,18 @@ def test_calls_are_refused_without_a_runner() -> None:
         scene.hooks.infer = None
         scene.receive(encode_call(1, ModelCall("other", -1, [], ["Y"]), [], 7, 0))
         assert isinstance(scene.response()[0].error, Unsupported)
+
+    play(work)
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_question_says_whether_its_worker_loads_a_model(loads: bool) -> None:
+    def work(scene: Scene) -> None:
+        asked: list[tuple[Any, bool]] = []
+        scene.hooks.control = lambda question, answer, loading: asked.append((question["model_name"], loading))
+        scene.broker.turning = {"me"} if loads else set()
+        scene.receive(json_frame(FrameKind.CALL, 3, {"do": "load_model", "model_name": "other"}))
+        assert asked == [("other", loads)]
 
     play(work)
 
