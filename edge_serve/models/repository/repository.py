@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 #: an entry that was not readable is read again after so many times the duration of the attempt, and at most seconds
 _REST, _LONGEST_REST = 60.0, 600.0
-#: how long `snapshots` leaves out a model that a load could not read, seconds
+#: how long after a load that could not read a model `snapshots` names it, so that it is tried again, seconds
 _LOAD_REST = 60.0
 
 #: versions are int64 in the protocol and in config.pbtxt
@@ -101,6 +101,8 @@ class Repository:
         self._faults = Faults()
         #: model that could not be read -> when `snapshots` tries again
         self._rest: dict[str, float] = {}
+        #: model that a load could not read -> when it can be tried again
+        self._load_due: dict[str, float] = {}
         #: with namespaces: name -> the models of this name that the last scan found, in the order of the repositories
         self._scanned: dict[str, list[str]] = {}
 
@@ -205,7 +207,7 @@ class Repository:
         if places:
             return FoundModel(name, places[0], ambiguous=len(places) > 1)
         for error in (target for target in targets.values() if isinstance(target, Exception)):
-            self._faults.add(ReadStage.LOAD, name, str(error))
+            self._add_unread(name, str(error))
             raise error
         return None
 
@@ -225,12 +227,16 @@ class Repository:
         try:
             result = self._reader.read(found.name, function, seconds)
         except UnreadableEntry as error:
-            self._faults.add(ReadStage.LOAD, found.name, error.message)
-            self._rest[found.name] = time.monotonic() + _LOAD_REST
+            self._add_unread(found.name, error.message)
             raise
         self._faults.remove(ReadStage.WALK, found.name)
         self._faults.remove(ReadStage.LOAD, found.name)
         return result
+
+    def _add_unread(self, name: str, reason: str) -> None:
+        """Add a model that a load could not read."""
+        self._faults.add(ReadStage.LOAD, name, reason)
+        self._load_due[name] = time.monotonic() + _LOAD_REST
 
     def fingerprints(self, models: Iterable[FoundModel]) -> dict[str, Fingerprint]:
         """Return the fingerprint of each model that can be read. All together take little longer than one."""
@@ -239,8 +245,8 @@ class Repository:
         return {name: result for name, result in results.items() if not isinstance(result, Exception)}
 
     def snapshots(self) -> tuple[dict[str, Snapshot], set[str]]:
-        """Return a snapshot of every model, and the names of those that could not be read. A model that has both was
-        not read by its last load, and may be readable now.
+        """Return a snapshot of every model, and the names of those that cannot be read now. A model that has both was
+        not read by its last load, about a minute ago, and may be readable now.
 
         Raises:
             InvalidArgument: a repository cannot be read.
@@ -259,11 +265,14 @@ class Repository:
                 self._faults.remove(ReadStage.WALK, name)
                 snapshots[name] = result
         unread = self._faults.reasons(ReadStage.LOAD)
-        return snapshots, {*self._rest, *self.faults} - snapshots.keys() | unread.keys()
+        self._load_due = {name: due for name, due in list(self._load_due.items()) if name in unread}
+        again = {name for name in unread if self._load_due.get(name, 0.0) <= now}
+        return snapshots, {*self._rest, *self.faults} - snapshots.keys() | again
 
     def retry(self) -> None:
         """Let the next `snapshots` read all entries that it could not read before."""
         self._rest.clear()
+        self._load_due.clear()
 
     def _snapshot(self, found: FoundModel) -> Snapshot:
         began = time.monotonic()
