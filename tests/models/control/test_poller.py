@@ -164,7 +164,7 @@ def test_a_model_that_its_load_could_not_read_is_tried_again_unless_it_changes(t
     assert watch.compare(look(tmp_path), 0.0, SETTLE, {"a"}) == Changes(unread=("a",))
     (directory / "config.pbtxt").write_text("half")
     assert watch.compare(look(tmp_path), 1.0, SETTLE, {"a"}) == Changes(again=11.0)
-    assert watch.compare(look(tmp_path), 11.0, SETTLE, {"a"}) == Changes(load=("a",))
+    assert watch.compare(look(tmp_path), 11.0, SETTLE, {"a"}) == Changes(load=("a",), changed=("a",))
 
 
 class FakeRegistry:
