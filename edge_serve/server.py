@@ -352,6 +352,7 @@ class ServerProcess:
             self._loaded.set()
         else:
             log.warning("the models above that are loading make no progress; the others are served without them")
+            self._registry.load_beside_late()
             self._background.append(asyncio.create_task(self._await_late(loading), name="models that load late"))
         return failures
 
@@ -372,8 +373,13 @@ class ServerProcess:
 
     async def _await_late(self, loading: asyncio.Task[list[str]]) -> None:
         await asyncio.wait({loading})
-        if not loading.cancelled() and isinstance(error := loading.exception(), EdgeServeError):
+        error = None if loading.cancelled() else loading.exception()
+        if isinstance(error, EdgeServeError):
             self._note_unreadable(error)
+            if self._poller is not None:
+                self._poller.request_scan()
+        elif error is not None:
+            log.error("the load of the models ended unexpectedly", exc_info=error)
         self._loaded.set()
 
     def _note_unreadable(self, error: EdgeServeError) -> None:

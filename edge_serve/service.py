@@ -81,7 +81,7 @@ class Service:
     """The operations.
 
     Attributes:
-        started: whether the initial models are loaded, or failed to load.
+        started: whether the initial models are loaded, failed to load, or make no progress.
         stopping: whether SIGTERM came, and no new requests are accepted.
         regions: shared memory of clients, in which decoders look up the regions that requests name.
         log_control: the server's log; None when another program that embeds the server owns the log.

@@ -108,7 +108,7 @@ class CrashWatch:
 
         Args:
             busy: the models that have unanswered requests.
-            started: the models of the start are loaded, or failed to.
+            started: the models of the start are loaded, failed to load, or make no progress.
         """
         if not self.is_open or self._record.phase is not StartPhase.ALIVE:
             return
@@ -116,7 +116,7 @@ class CrashWatch:
             log.info("%s was removed", self._path)
             self.leave_safe_mode()
         reloads = self._load is not None and not self._load.done()
-        settled = started and not reloads and not self._registry.load_history.loading()
+        settled = started and not reloads and not self._registry.load_history.loading_in_time()
         if settled and self._ready_ns is None:
             self._ready_ns = now_ns
         record = self._record
@@ -206,7 +206,7 @@ class CrashWatch:
             left_out = self._record.left_out
             if not self._record.trying:
                 left_out = {name: seen for name, seen in left_out.items() if name in load_history.left_out}
-            now = replace(self._record.now, loading=tuple(load_history.loading()))
+            now = replace(self._record.now, loading=tuple(load_history.loading_in_time()))
             self._record = replace(self._record, now=now, left_out=left_out)
             self._write()
 

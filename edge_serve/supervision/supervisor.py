@@ -106,7 +106,7 @@ class Supervisor:
             self._crashes.check(now, sorted({*busy} - {""}), started=self._service.started)
 
     async def notify_ready(self) -> None:
-        """Send READY=1, because the models of the start are loaded, or failed to load.
+        """Send READY=1, because the models of the start are loaded, failed to load, or make no progress.
 
         Required models that failed do not delay it: systemd would restart the server for ever, with its other models.
         """
@@ -200,7 +200,8 @@ class Supervisor:
             self._notifier.notify(notify.trigger(reason))
 
     def _check_progress(self, now: int, summaries: Sequence[ModelSummary]) -> None:
-        """Request more time for a start or reload that makes progress: a model was loaded, or a worker computes.
+        """Request more time for a start or reload that makes progress: a model was loaded, a worker computes, or an
+        environment is prepared.
 
         systemd would end a start that makes none, and begin it again without end, with the models that are ready.
         """
@@ -209,7 +210,8 @@ class Supervisor:
         self._checked_ns = now
         done = sum(one.word != "loading" for one in summaries)
         builds = tuple(one.reason for one in summaries if one.word == "loading")
-        progress = (done, self._workers.workers(), round(self._workers.cpu_seconds(), 1), builds)
+        preparing = now if self._workers.preparing else 0
+        progress = (done, self._workers.workers(), round(self._workers.cpu_seconds(), 1), builds, preparing)
         if progress != self._progress:
             self._progress, self._progress_ns = progress, now
             self._notifier.notify(notify.extend(EXTENSION))

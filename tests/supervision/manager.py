@@ -97,3 +97,10 @@ def find_ports(server: Running) -> None:
 def ready(message: Message) -> bool:
     """READY=1"""
     return message.get("READY") == "1"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from edge_serve.supervision.crash_loop import (
 )
 from edge_serve.supervision.safe_mode import FILE, LOCK, CrashWatch, is_in_use
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start
-from tests.supervision.manager import find_ports, mailbox, ready, supervised
+from tests.supervision.manager import find_ports, mailbox, ready, supervised, wait_until
 
 pytestmark = pytest.mark.slow  # servers that die again and again
 
@@ -265,13 +264,6 @@ def safe_mode(*arguments: str, **environment: str) -> subprocess.CompletedProces
     """`edge-serve safe-mode` in a process of its own."""
     command = [sys.executable, "-m", "edge_serve", "safe-mode", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=PATIENCE)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def is_ready(server: Running) -> bool:

@@ -19,10 +19,12 @@ import pytest
 from edge_serve.clock import MonotonicClock
 from edge_serve.models.control.records import ModelSummary
 from edge_serve.supervision import supervisor
+from edge_serve.supervision.crash_loop import Record, StartPhase, Suspects, as_text
+from edge_serve.supervision.safe_mode import FILE
 from edge_serve.supervision.supervisor import status_line
 from edge_serve.workers.front.workers import Workers
 from tests.server.running import ADD_SUB, PATIENCE, python_model
-from tests.supervision.manager import Message, find_ports, mailbox, ready, supervised
+from tests.supervision.manager import Message, find_ports, mailbox, ready, supervised, wait_until
 
 #: loads only when a file is there, and computes meanwhile
 WAITS = (
@@ -38,6 +40,11 @@ WAITS = (
 
 def gated(gate: Path) -> str:
     return WAITS.replace("GATE", repr(str(gate)))
+
+
+def waiting(gate: Path) -> str:
+    """`gated`, without a computation."""
+    return gated(gate).replace("sum(range(10000))", "time.sleep(0.1)")
 
 
 @pytest.mark.slow
@@ -62,10 +69,25 @@ def test_ready_comes_with_the_last_required_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_after_a_crash_a_model_that_waits_in_its_load_does_not_keep_the_only_turn(tmp_path: Path) -> None:
+    waits = [f"waits_{number}" for number in range(3)]  # so that one of them most likely is the first
+    for name in waits:
+        python_model(tmp_path / "models", name, waiting(tmp_path / "gate"))
+    python_model(tmp_path / "models", "quick")
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    (tmp_path / FILE).write_text(as_text(Record(boot, StartPhase.ALIVE, Suspects((waits[0],)))))
+    flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false", f"--state-directory={tmp_path}"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags, faults="impatient") as server:
+        box.wait_for(ready)
+        find_ports(server)
+        wait_until(lambda: server.add_sub("quick")[0] == 200)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("way_out", ["it loads", "it is removed", "the server stops"])
 def test_a_model_that_waits_in_its_load_keeps_the_others_from_nothing(tmp_path: Path, way_out: str) -> None:
     python_model(tmp_path / "models", "quick")
-    python_model(tmp_path / "models", "waits", gated(tmp_path / "gate").replace("sum(range(10000))", "time.sleep(0.1)"))
+    python_model(tmp_path / "models", "waits", waiting(tmp_path / "gate"))
     flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
     with mailbox(tmp_path / "notify") as box, supervised(box, *flags, faults="impatient") as server:
         assert box.wait_for(ready)["STATUS"] == "1 of 2 models ready, loading waits"

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from functools import partial
 
 from edge_serve.aio.offload import offload
@@ -51,6 +52,11 @@ class Watch:
         self._acted = dict(began)
         #: model -> its snapshot at the last scan, and since when it is the same
         self._changing: dict[str, tuple[Snapshot, float]] = {}
+
+    def __copy__(self) -> Watch:
+        made = Watch(self._acted)
+        made._changing = dict(self._changing)
+        return made
 
     def compare(
         self, found: Mapping[str, Snapshot], now: float, settle: float, unreadable: Collection[str] = ()
@@ -285,10 +291,14 @@ class Poller:
 
     async def _scan_or_log(self, settle: float) -> float | None:
         """Scan as `_scan_once` does; scan again soon if that failed unexpectedly, such as without a free thread."""
+        watch = copy(self._watch)
         try:
             return await self._scan_once(settle)
-        except Exception:  # one failed scan must not be the last
-            log.exception("looking for changes in the model repositories failed")
+        except Exception as error:  # one failed scan must not be the last
+            self._watch = watch  # the next one finds the same changes
+            if repr(error) != self._trouble:
+                self._trouble = repr(error)
+                log.exception("looking for changes in the model repositories failed")
             return time.monotonic() + min(self._interval or _TRY_AGAIN, _TRY_AGAIN)
 
     def _next(self) -> float | None:
@@ -351,7 +361,12 @@ class Poller:
         if not names:
             return
         log.info("changed in the repository: %s", ", ".join(names))
-        self._registry.load_history.readmit(asked)
+        history = self._registry.load_history
+        history.readmit(asked)
+        for name in history.left_out.keys() & set(names):
+            text = "safe mode: model %s can be read now, and stays left out: %s"
+            advice = "load it by 'edge-serve safe-mode --leave', or by a change in its directory"
+            log.warning(text, name, advice, extra=model_fields(name))
         try:
             await self._registry.load_all(names, own_worker=True, scanned=True)
         except Exception:  # a bug must not end the polling

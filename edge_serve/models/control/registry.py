@@ -106,6 +106,10 @@ class Registry:
         """Begin or end to load one version at a time, in place of `at_once`."""
         self._swapper.load_at_once(1 if wanted else self._at_once)
 
+    def load_beside_late(self) -> None:
+        """Let the other models load while those that load now, which are late, keep their turns."""
+        self._swapper.load_at_once(self._at_once + self.load_history.note_late())
+
     # ---- asking -------------------------------------------------------------------------------------------------
 
     def serving(self, name: str, version: str) -> Served | None:

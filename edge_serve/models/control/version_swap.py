@@ -61,6 +61,7 @@ class VersionSwapper:
         self._retries = retries
         self._memory = memory
         self._most_waiting = most_waiting
+        self._at_once = at_once
         self._slots = asyncio.Semaphore(at_once)
         self.leaving: set[asyncio.Task[None]] = set()
         self.unloading = UnloadingVersions()
@@ -72,8 +73,12 @@ class VersionSwapper:
         self._instance_updater = InstanceUpdater(loader, drain_seconds, memory)
 
     def load_at_once(self, count: int) -> None:
-        """Set how many versions may load at the same time."""
-        self._slots = asyncio.Semaphore(count)
+        """Set how many versions may load at the same time. Loads that wait for their turn notice a higher number."""
+        for _ in range(self._at_once, count):
+            self._slots.release()
+        if count < self._at_once:
+            self._slots = asyncio.Semaphore(count)
+        self._at_once = count
 
     def stop_loading(self, name: str, reason: str) -> None:
         """Let the load of a model fail with this reason, if one is under way.

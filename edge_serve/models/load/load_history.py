@@ -31,10 +31,24 @@ class LoadHistory:
         self.reasons: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._loading: Counter[str] = Counter()
+        self._late: set[str] = set()
 
     def loading(self) -> list[str]:
         """Return the models of which a version is being opened in a worker now."""
         return sorted(self._loading)
+
+    def loading_in_time(self) -> list[str]:
+        """Return those of `loading` that are not late."""
+        return sorted(self._loading.keys() - self._late)
+
+    def note_late(self) -> int:
+        """Count the present loads as late: the server serves without them, and they are suspects of no crash.
+
+        Returns:
+            How many models they are.
+        """
+        self._late = set(self._loading)
+        return len(self._late)
 
     @contextmanager
     def load(self, name: str) -> Iterator[None]:
@@ -45,6 +59,7 @@ class LoadHistory:
             yield
         finally:
             self._loading -= Counter([name])
+            self._late &= self._loading.keys()
             self.on_change()
 
     def wanted(self, names: Iterable[str]) -> list[str]:

@@ -90,6 +90,8 @@ class Workers:
         self._all: set[Worker] = set()
         self._reserved: dict[Path, tuple[Worker, asyncio.TimerHandle]] = {}
         self.default_hang = 0.0
+        #: environments that are being unpacked or examined, each for a limited time
+        self.preparing = 0
         self.control_groups: Groups | None = None
         self._told_no_groups = False
 
@@ -245,7 +247,11 @@ class Workers:
         own_limit = _memory(spec)
         shares = backend in SHARED or (spec.pack is not None and not spec.is_python)
         shared = shares and not own_worker and not own_limit
-        environment = await self._environments.take(spec) or Environment(own_interpreter())
+        self.preparing += 1
+        try:
+            environment = await self._environments.take(spec) or Environment(own_interpreter())
+        finally:
+            self.preparing -= 1
         if self._sandbox is not None:
             await self._confine(self._sandbox, environment, None if shared else _own_files(spec))
         on_gpus = any(one.get("kind") == "KIND_GPU" for one in spec.config.get("instance_group") or ())
