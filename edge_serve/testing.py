@@ -126,9 +126,7 @@ class PythonModel:
     def _replies(self, request: InferRequest) -> list[Reply]:
         """Call `execute` with one request. Its exceptions pass through."""
         wanted = [one.name for one in request.outputs] or list(self._signature.outputs)
-        order = {name: number for number, name in enumerate(self._signature.inputs)}
-        tensors = sorted(request.inputs, key=lambda tensor: order[tensor.name])
-        wire = BackendRequest("", tensors, wanted, request.parameters, 0, 0, 0, 0, lambda: False)
+        wire = BackendRequest("", request.inputs, wanted, request.parameters, 0, 0, 0, 0, lambda: False)
         collected = _Collected()
         decoupled = self._signature.decoupled
 

@@ -107,6 +107,13 @@ def test_outputs_that_differ_from_the_configuration_fail_the_test(make: Make, bo
     assert text in str(caught.value).replace("[2, 1]", "[2,1]")
 
 
+def test_a_model_gets_its_inputs_in_the_order_of_the_caller(make: Make) -> None:
+    config = CONFIG + 'input { name: "Z" data_type: TYPE_FP32 dims: [ -1 ] }'
+    with PythonModel(make("y = request.inputs()[0].as_numpy()", config)) as model:
+        for order in ("XZ", "ZX"):
+            assert model.infer({name: [[float(name == "Z")]] for name in order})["Y"].item() == float(order == "ZX")
+
+
 def test_a_decoupled_model_streams(make: Make) -> None:
     config = CONFIG.replace("max_batch_size: 4", "model_transaction_policy { decoupled: true }")
     body = """sender = request.get_response_sender()

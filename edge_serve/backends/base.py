@@ -91,7 +91,8 @@ class BackendRequest:
     """One request of a batch, in the worker.
 
     Attributes:
-        inputs: in the order of the configuration; tensors are views of the arena or of the message.
+        inputs: in the order of the configuration, of a Python model in that of the client (`ModelSpec.is_python`);
+            tensors are views of the arena or of the message.
         requested_outputs: names; all outputs of the model when the client listed none, and nothing for a null request.
         is_cancelled: asks whether the client has disconnected; cheap enough to call in a loop.
         send: decoupled models only: one of several replies, and whether it is the last; None only says that none

@@ -118,6 +118,17 @@ def test_inputs_come_in_the_order_of_the_configuration() -> None:
     assert [one.name for one in there(sent).requests[0].inputs] == ["INPUT0", "INPUT1"]
 
 
+def test_inputs_of_a_python_model_stay_in_the_order_of_each_client() -> None:
+    layout = TensorLayout(config(), sorts_inputs=False)
+    one = InferRequest("echo", inputs=[tensor("INPUT1", [[1]]), tensor("INPUT0", [[0]])])
+    other = InferRequest("echo", inputs=[tensor("INPUT0", [[0]]), tensor("INPUT1", [[1]])])
+    found = there(one, other, layout=layout).requests
+    assert [[(each.name, each.array().item()) for each in request.inputs] for request in found] == [
+        [("INPUT1", 1), ("INPUT0", 0)],
+        [("INPUT0", 0), ("INPUT1", 1)],
+    ]
+
+
 def test_many_outputs_are_listed_by_name() -> None:
     names = [f"O{i}" for i in range(100)]
     layout = TensorLayout({"output": [{"name": name, "data_type": "TYPE_INT32", "dims": [1]} for name in names]})

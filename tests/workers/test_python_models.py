@@ -165,6 +165,42 @@ def test_large_inputs_are_not_copied_for_a_model_that_keeps_none(tmp_path: Path,
     assert [values(reply, 1)[-1] for reply in replies[1:]] == [2, 3, 4]
 
 
+#: answers with the numbers of its inputs, in the order in which it has them
+LISTS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", numbers(request))]) for request in requests]
+
+def numbers(request):
+    return np.array([int(tensor.name()) for tensor in request.inputs()], np.int32)
+"""
+
+
+def test_a_model_gets_its_inputs_in_the_order_of_the_client(tmp_path: Path) -> None:
+    """A model may take `request.inputs()[0]`."""
+
+    async def work() -> None:
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "model.py").write_text(LISTS)
+        workers, arena, listener = Workers(), Arena("m", Budget(1 << 20)), Recorder()
+        face = {
+            key: [{"name": name, "data_type": "TYPE_INT32", "dims": [-1]} for name in names]
+            for key, names in (("input", ["1", "2", "3"]), ("output", ["OUT"]))
+        }
+        model = await workers.open(spec(tmp_path, CONFIG | face), "python", [InstanceSpec("echo_0")], listener, arena)
+        for number, order in enumerate(("312", "123", "231", "312")):
+            inputs = [InferTensor(name, DataType.INT32, (1,), bytes(4)) for name in order]
+            model.execute(0, number, [InferRequest("echo", inputs=inputs)])
+            assert values((await listener.reply()).replies[0]) == [int(name) for name in order]
+        await model.close()
+        arena.close()
+
+    run(work())
+
+
 def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         for name, deed in (("hangs", "threading.Event().wait()"), ("slow", "return not threading.Event().wait(0.5)")):

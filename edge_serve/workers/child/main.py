@@ -287,7 +287,7 @@ class Main:
             executors = with_states(opened, spec)
             undo.pop_all()
         self._exit_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
-        layout = TensorLayout(spec.config)
+        layout = TensorLayout(spec.config, sorts_inputs=not spec.is_python)
         layout.writes = any(getattr(one, "writes_inputs", False) for one in opened)
         layout.counts_rows = spec.is_python and layout.batches
         layout.on_device = any(getattr(executor, "takes_device_memory", False) for executor in executors)

@@ -126,6 +126,9 @@ class Blocks:
 class TensorLayout:
     """The names of a model's tensors, numbered; equal on both sides because both read the completed configuration.
 
+    Args:
+        sorts_inputs: requests get their inputs in the order of the configuration, else in that of the client.
+
     Attributes:
         row_bytes: an upper bound of the outputs of one row; 0 = unknown.
         shape_tensors: inputs that have no batch dimension.
@@ -160,13 +163,13 @@ class TensorLayout:
         "writes",
     )
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], *, sorts_inputs: bool = True) -> None:
         self.inputs: tuple[str, ...] = tuple(str(entry["name"]) for entry in config.get("input", []))
         sequences = config.get("sequence_batching") or {}
         self.inputs += tuple(str(control["name"]) for control in sequences.get("control_input", []))
         self.inputs += tuple(str(state["input_name"]) for state in sequences.get("state", []))
         self.outputs: tuple[str, ...] = tuple(str(entry["name"]) for entry in config.get("output", []))
-        self.input_blocks = Blocks(self.inputs, in_order=True)
+        self.input_blocks = Blocks(self.inputs, in_order=sorts_inputs)
         self.output_blocks = Blocks(self.outputs, in_order=False)
         self.input_index = {name: i for i, name in enumerate(self.inputs)}
         self.output_index = {name: i for i, name in enumerate(self.outputs)}

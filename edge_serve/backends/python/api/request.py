@@ -195,7 +195,7 @@ class InferenceRequest:
         return self
 
     def inputs(self) -> list[Tensor]:
-        """Return the inputs, in the order of the configuration."""
+        """Return the inputs in the order of the client, then those that the server added (controls, states)."""
         if self._inputs is None:
             self._inputs = [Tensor.received(tensor) for tensor in self._wire.inputs]
         return self._inputs
