@@ -276,11 +276,16 @@ def split_bytes(data: Buffer) -> list[bytes]:
     return elements
 
 
-def join_bytes(elements: Iterable[object]) -> bytes:
-    """Return the binary layout of BYTES elements; `str` is written as UTF-8.
+def join_bytes(elements: Iterable[object], *, any_type: bool = False) -> bytes:
+    """Return the binary layout of BYTES elements: bytes as they are, `str` as the UTF-8 of its `str()`, which a
+    subclass may define.
+
+    Args:
+        any_type: an element of another type is written as its `str()`, as in Python models of Triton.
 
     Raises:
-        InvalidArgument: an element is neither bytes nor str.
+        InvalidArgument: an element is neither bytes nor str, without `any_type`.
+        UnicodeEncodeError: a string has half a surrogate pair.
     """
     parts: list[bytes] = []
     for element in elements:
@@ -288,9 +293,11 @@ def join_bytes(elements: Iterable[object]) -> bytes:
             case bytes():
                 raw = element
             case str():
-                raw = element.encode()
+                raw = str(element).encode()
             case bytearray() | memoryview():
                 raw = bytes(element)
+            case _ if any_type:
+                raw = str(element).encode()
             case _:
                 raise InvalidArgument(f"a BYTES element must be bytes or str, found {type(element).__name__}")
         parts.append(_LENGTH.pack(len(raw)))

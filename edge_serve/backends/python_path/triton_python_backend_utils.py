@@ -69,7 +69,7 @@ def serialize_byte_tensor(input_tensor: npt.NDArray[Any]) -> bytes | tuple[()] |
         return ()
     if input_tensor.dtype.kind not in "OS":
         return None
-    return join_bytes(e if isinstance(e, bytes) else str(e) for e in input_tensor.ravel(order="C").tolist())
+    return join_bytes(input_tensor.ravel(order="C").tolist(), any_type=True)
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> npt.NDArray[np.object_]:

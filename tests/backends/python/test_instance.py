@@ -162,7 +162,11 @@ def test_a_string_that_is_no_text_is_reported_with_its_tensor(scene: PythonScene
     )
     text = error_of(reply).removeprefix(FAILED)
     assert text.startswith("UnicodeEncodeError: 'utf-8' codec can't encode character '\\ud800' in position 0: ")
-    assert text.endswith("surrogates not allowed in tensor 'OUTPUT0', expected bytes or text that UTF-8 can encode")
+    path = scene.directory / "m/1/model.py"
+    assert text.endswith(
+        "surrogates not allowed in tensor 'OUTPUT0', expected bytes or text that UTF-8 can encode\n\nAt:\n"
+        f"  {path}(7): execute\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from edge_serve.backends.cuda.api import CudaError
 from edge_serve.backends.cuda.device_data import DeviceData, on_device, upload
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.backends.python.api.errors import MODULE, TritonModelException
-from edge_serve.errors import InvalidArgument, Unavailable
+from edge_serve.errors import Unavailable
 from edge_serve.messages import tensors
 from edge_serve.messages.tensors import INLINE_BYTES, Array, Buffer, DataType, Shape
 
@@ -36,15 +36,16 @@ class Tensor:
     _datatype: DataType
     #: None: not made yet. For BF16, the same bytes as uint16
     _array: Array | None
-    #: as it came in the request; None for a tensor that the model made
+    #: as it came in the request, or was made of strings; later changes of the array do not reach it. None for others
     _wire: tensors.InferTensor | None
 
     def __init__(self, name: str, array: Array) -> None:
-        """Make a tensor over `array`; one that is not contiguous is copied.
+        """Make a tensor over `array`; strings, and an array that is not contiguous, are copied.
 
         Raises:
             TypeError: not a name and a NumPy array.
             AttributeError: a masked array, whose `data` is no buffer.
+            UnicodeEncodeError: a string has half a surrogate pair.
             TritonModelException: the name is empty, or no Triton type has this dtype.
         """
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
@@ -66,6 +67,8 @@ class Tensor:
         self._datatype = datatype
         self._array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
         self._wire = None
+        if datatype is _BYTES:  # serialized now, as in Triton: the model may use the array again for its next tensor
+            self._wire = tensors.InferTensor(name, _BYTES, array.shape, _join_bytes(name, array))
 
     @classmethod
     def received(cls, wire: tensors.InferTensor) -> Tensor:
@@ -124,20 +127,13 @@ class Tensor:
         return array
 
     def as_wire(self) -> tensors.InferTensor:
-        """Return the tensor for the channel: a view of the array, except for BYTES.
-
-        Raises:
-            UnicodeEncodeError: a string has half a surrogate pair.
-        """
+        """Return the tensor for the channel: a view of the array, except for BYTES."""
         array = self._array
-        if array is None:
+        if array is None or self._datatype is _BYTES:
             assert self._wire is not None
             return self._wire
-        shape: Shape = array.shape
-        if self._datatype is _BYTES:
-            return tensors.InferTensor(self._name, _BYTES, shape, _join_bytes(self._name, array))
         data = array.data.cast("B") if array.size else b""
-        return tensors.InferTensor(self._name, self._datatype, shape, data)
+        return tensors.InferTensor(self._name, self._datatype, array.shape, data)
 
     def as_host_wire(self) -> tensors.InferTensor:
         """Return the tensor in the memory of the host, for a call of another model."""
@@ -258,13 +254,8 @@ def _unsupported(name: str, array: Array) -> str:
 
 
 def _join_bytes(name: str, array: Array) -> bytes:
-    elements = array.ravel(order="C").tolist()
     try:
-        try:
-            return tensors.join_bytes(elements)
-        except InvalidArgument:
-            # Triton writes anything else as its str().
-            return tensors.join_bytes(e if isinstance(e, bytes) else str(e) for e in elements)
+        return tensors.join_bytes(array.ravel(order="C").tolist(), any_type=True)
     except UnicodeEncodeError as error:
         error.reason += f" in tensor '{name}', expected bytes or text that UTF-8 can encode"
         raise

@@ -16,6 +16,7 @@ import pytest
 from edge_serve.backends.python.api import dlpack
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.backends.python.api.tensor import Tensor
+from edge_serve.backends.python_path.triton_python_backend_utils import serialize_byte_tensor
 from edge_serve.messages import tensors
 from edge_serve.messages.tensors import BY_NUMBER, Array, DataType
 from tests.backends.hosting import tensor
@@ -63,6 +64,44 @@ def test_strings_are_written_as_triton_writes_them(values: Array, expected: list
     wire = Tensor("Y", values).as_wire()
     assert wire.datatype is DataType.BYTES
     assert tensors.split_bytes(wire.data) == expected
+
+
+class Word(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"<{super().__str__()}>"
+
+
+class Raw(bytes):
+    pass
+
+
+@pytest.mark.parametrize("others", [[], ["text"], [7]])
+def test_strings_have_one_rule_for_subclasses_alone_and_among_others(others: list[object]) -> None:
+    """Those of `str` decide by `__str__`, as in Triton (`class Label(str, Enum)`); bytes of any kind are written as
+    they are, where Triton writes their `repr`."""
+    elements = [*others, Word("a"), Raw(b"b"), np.bytes_(b"c"), bytearray(b"d"), memoryview(b"e"), np.str_("f")]
+    values = np.empty(len(elements), object)
+    values[:] = elements
+    written = [str(one).encode() for one in others] + [b"<a>", b"b", b"c", b"d", b"e", b"f"]
+    assert tensors.split_bytes(Tensor("Y", values).as_wire().data) == written
+    serialized = serialize_byte_tensor(values)
+    assert isinstance(serialized, bytes)
+    assert tensors.split_bytes(serialized) == written
+
+
+def test_strings_are_copied_when_the_tensor_is_made() -> None:
+    """As in Triton: a model may fill one array for one response after the other."""
+    buffer = np.array([b"first"], object)
+    made = Tensor("Y", buffer)
+    buffer[0] = b"second"
+    assert tensors.split_bytes(made.as_wire().data) == [b"first"]
+    assert made.as_numpy() is buffer
+
+    passed_on = received(np.array([b"first"], object))
+    passed_on.as_numpy()[0] = b"second"
+    assert tensors.split_bytes(passed_on.as_wire().data) == [b"first"]
 
 
 def test_read_only_and_unaligned_bytes_become_an_array_that_models_may_write_to() -> None:
