@@ -163,7 +163,7 @@ def test_changes_of_metrics_reach_the_host(recorded: RecordingHost) -> None:
     level.set(4)
     level.increment(-1)
     assert level.value() == 3
-    del one, same, level
+    del counter, again, gauge
     assert [(u.name, u.kind, dict(u.labels), u.operation, u.value) for u in recorded.updates] == [
         ("test_c", "counter", {"a": "b"}, "create", 0),
         ("test_c", "counter", {"a": "b"}, "increment", 2.5),
@@ -176,13 +176,40 @@ def test_changes_of_metrics_reach_the_host(recorded: RecordingHost) -> None:
     ]
 
 
+def test_a_family_owns_its_series(recorded: RecordingHost) -> None:
+    """A model may make the `Metric` where it counts."""
+    family = MetricFamily("owned", "d", MetricFamily.COUNTER)
+    family.Metric(labels={"a": "b"}).increment(2)
+    assert family.Metric(labels={"a": "b"}).value() == 2
+    other = MetricFamily("owned", "d", MetricFamily.COUNTER)
+    other.Metric(labels={"a": "b"}).increment(1)
+    del family
+    assert other.Metric(labels={"a": "b"}).value() == 3
+    del other
+    assert [update.operation for update in recorded.updates] == ["create", "increment", "increment", "remove"]
+
+
+def test_a_new_family_in_place_of_the_old_one_starts_again(recorded: RecordingHost) -> None:
+    for _ in range(2):
+        family = MetricFamily("again", "d", MetricFamily.COUNTER)
+        series = family.Metric(labels={"a": "b"})
+        series.increment(2)
+    assert series.value() == 2
+
+
 def test_a_series_is_of_no_use_after_its_family(recorded: RecordingHost) -> None:
     for kind, use in ((MetricKind.COUNTER, "increment"), (MetricKind.GAUGE, "set"), (MetricKind.GAUGE, "value")):
         family = MetricFamily(f"gone_{kind.name}", "d", kind)
         series = family.Metric()
+        other = MetricFamily(f"gone_{kind.name}", "d", kind)
+        other.Metric()
         del family
-        with pytest.raises(TritonModelException, match="the corresponding 'MetricFamily' has been deleted"):
+        with pytest.raises(TritonModelException) as caught:
             getattr(series, use)(*([1.0] if use != "value" else []))
+        verb = "get" if use == "value" else use
+        assert str(caught.value).startswith(
+            f"Failed to {verb} metric value: Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+        )
 
 
 def test_a_histogram_is_observed(recorded: RecordingHost) -> None:

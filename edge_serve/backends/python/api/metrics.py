@@ -9,7 +9,6 @@ import itertools
 import os
 import re
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
@@ -39,51 +38,58 @@ class MetricKind(IntEnum):
     HISTOGRAM = 2
 
 
+_Labels = tuple[tuple[str, str], ...]
+
+
 class _Series:
-    """One line of a family; all `Metric` objects with the same labels share it."""
+    """One line of a family; all `Metric` objects with the same labels share it.
 
-    __slots__ = ("holders", "value")
+    Attributes:
+        holders: how many `MetricFamily` objects have made it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("bounds", "holders", "value")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
         self.value = 0.0
         self.holders = 0
 
 
 class _Family:
-    """The state that all `MetricFamily` objects of one name share."""
+    """The state that all `MetricFamily` objects of one name share.
+
+    Attributes:
+        holders: how many such objects there are.
+    """
 
     __slots__ = ("description", "holders", "kind", "name", "series")
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         self.name, self.description, self.kind = name, description, kind
         self.holders = 0
-        self.series: dict[tuple[tuple[str, str], ...], _Series] = {}
+        self.series: dict[_Labels, _Series] = {}
 
-    def remove_if_unused(self) -> None:
-        """Release the name once the family and its series are unused."""
-        if not self.holders and not self.series:
-            _families.pop(self.name, None)
+    def send(self, labels: _Labels, operation: str, value: float = 0.0) -> None:
+        """Notify the host of a change of a series."""
+        kind, bounds = self.kind.name.lower(), self.series[labels].bounds
+        host.metric(host.MetricUpdate(self.name, self.description, kind, dict(labels), operation, value, bounds))
 
 
 _families: dict[str, _Family] = {}
 
 
 class Metric:
-    """One series; made by `MetricFamily.Metric`. It is of no use after the `MetricFamily` that made it."""
+    """One series; made by `MetricFamily.Metric`. It is of no use after the `MetricFamily` that made it.
 
-    __slots__ = ("_bounds", "_family", "_labels", "_maker", "_series")
+    The series stays when the model discards this object, because the family owns it.
+    """
 
-    def __init__(self, maker: MetricFamily, labels: Mapping[str, str], bounds: tuple[float, ...]) -> None:
-        family = maker._family
-        self._family, self._labels, self._bounds = family, dict(labels), bounds
-        self._maker = weakref.ref(maker)
-        with _lock:
-            key = tuple(sorted(labels.items()))
-            series = family.series.get(key)
-            self._series = family.series[key] = _Series() if series is None else series
-            self._series.holders += 1
-            if series is None:
-                self._send("create", 0.0)
+    __slots__ = ("_family", "_labels", "_made", "_series")
+
+    def __init__(self, maker: MetricFamily, labels: _Labels, series: _Series) -> None:
+        self._family, self._made = maker._family, maker._made
+        self._labels, self._series = labels, series
 
     def increment(self, value: float) -> None:
         """Add to a counter (not less than 0) or a gauge.
@@ -92,15 +98,15 @@ class Metric:
             TritonModelException: a negative number for a counter; a histogram.
         """
         value = _number("increment", value)
-        self._check("increment", MetricKind.COUNTER, MetricKind.GAUGE)
-        if self._family.kind is MetricKind.COUNTER and value < 0:
-            raise TritonModelException(
-                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
-                "monotonically by non-negative values."
-            )
         with _lock:
+            self._check("increment", MetricKind.COUNTER, MetricKind.GAUGE)
+            if self._family.kind is MetricKind.COUNTER and value < 0:
+                raise TritonModelException(
+                    "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
+                    "monotonically by non-negative values."
+                )
             self._series.value += value
-            self._send("increment", value)
+            self._family.send(self._labels, "increment", value)
 
     def set(self, value: float) -> None:
         """Set a gauge.
@@ -109,10 +115,10 @@ class Metric:
             TritonModelException: not a gauge.
         """
         value = _number("set", value)
-        self._check("set", MetricKind.GAUGE)
         with _lock:
+            self._check("set", MetricKind.GAUGE)
             self._series.value = value
-            self._send("set", value)
+            self._family.send(self._labels, "set", value)
 
     def observe(self, value: float) -> None:
         """Count a value into a histogram.
@@ -121,9 +127,9 @@ class Metric:
             TritonModelException: not a histogram.
         """
         value = _number("observe", value)
-        self._check("observe", MetricKind.HISTOGRAM)
         with _lock:
-            self._send("observe", value)
+            self._check("observe", MetricKind.HISTOGRAM)
+            self._family.send(self._labels, "observe", value)
 
     def value(self) -> float:
         """Return the value of a counter or gauge.
@@ -131,40 +137,22 @@ class Metric:
         Raises:
             TritonModelException: a histogram.
         """
-        self._check("value", MetricKind.COUNTER, MetricKind.GAUGE)
-        return self._series.value
+        with _lock:
+            self._check("value", MetricKind.COUNTER, MetricKind.GAUGE)
+            return self._series.value
 
     def _check(self, operation: str, *kinds: MetricKind) -> None:
-        """Refuse an operation that this kind of metric lacks."""
-        if self._maker() is None:
+        """Refuse an operation that this kind of metric lacks, or after the end of the family."""
+        failed = f"Failed to {'get' if operation == 'value' else operation} metric value:"
+        if self._labels not in self._made:
             raise TritonModelException(
-                "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
+                f"{failed} Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
                 "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
             )
         if self._family.kind not in kinds:
             raise TritonModelException(
-                f"Failed to {'get' if operation == 'value' else operation} metric value: TRITONSERVER_METRIC_KIND_"
-                f"{self._family.kind.name} does not support {operation.capitalize()}"
+                f"{failed} TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support {operation.capitalize()}"
             )
-
-    def _send(self, operation: str, value: float) -> None:
-        family = self._family
-        host.metric(
-            host.MetricUpdate(
-                family.name, family.description, family.kind.name.lower(), self._labels, operation, value, self._bounds
-            )
-        )
-
-    def __del__(self) -> None:
-        with _lock:
-            series = getattr(self, "_series", None)
-            if series is None:
-                return
-            series.holders -= 1
-            if series.holders == 0:
-                self._family.series.pop(tuple(sorted(self._labels.items())), None)
-                self._send("remove", 0.0)
-                self._family.remove_if_unused()
 
 
 def _number(function: str, value: float) -> float:
@@ -177,9 +165,9 @@ def _number(function: str, value: float) -> float:
 
 
 class MetricFamily:
-    """A metric by name; families of the same name are the same."""
+    """A metric by name; families of the same name are the same. It owns the series that it made, until its end."""
 
-    __slots__ = ("__weakref__", "_family")
+    __slots__ = ("_family", "_made")
 
     COUNTER, GAUGE, HISTOGRAM = MetricKind
 
@@ -196,6 +184,7 @@ class MetricFamily:
                     "Error when creating MetricFamily: Family name already exists with different type"
                 )
             family.holders += 1
+            self._made: set[_Labels] = set()
             self._family = family
 
     def Metric(  # noqa: N802 - the name that models call
@@ -214,7 +203,20 @@ class MetricFamily:
                 "Error when creating Metric: labels must be strings: attempt to access JSON non-string as string"
             )
         self._check_names(labels)
-        return Metric(self, labels, self._bounds(buckets))
+        return self._series(tuple(sorted(labels.items())), self._bounds(buckets))
+
+    def _series(self, labels: _Labels, bounds: tuple[float, ...]) -> Metric:
+        """Return the handle of a series, which this family owns from now on."""
+        with _lock:
+            family = self._family
+            series = family.series.get(labels)
+            if series is None:
+                series = family.series[labels] = _Series(bounds)
+                family.send(labels, "create")
+            if labels not in self._made:
+                self._made.add(labels)
+                series.holders += 1
+        return Metric(self, labels, series)
 
     def _check_names(self, labels: Mapping[str, str]) -> None:
         """Refuse labels that Prometheus could not read, which end Triton's process."""
@@ -244,8 +246,16 @@ class MetricFamily:
             family = getattr(self, "_family", None)
             if family is None:
                 return
+            for labels in self._made:
+                series = family.series[labels]
+                series.holders -= 1
+                if not series.holders:
+                    family.send(labels, "remove")
+                    del family.series[labels]
+            self._made.clear()
             family.holders -= 1
-            family.remove_if_unused()
+            if not family.holders:
+                del _families[family.name]
 
 
 Metric.__module__ = MetricKind.__module__ = MetricFamily.__module__ = MODULE
