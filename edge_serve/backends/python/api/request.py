@@ -195,10 +195,11 @@ class InferenceRequest:
         return self
 
     def inputs(self) -> list[Tensor]:
-        """Return the inputs in the order of the client, then those that the server added (controls, states)."""
+        """Return a new list of the inputs: in the order of the client, then those that the server added (controls,
+        states)."""
         if self._inputs is None:
             self._inputs = [Tensor.received(tensor) for tensor in self._wire.inputs]
-        return self._inputs
+        return list(self._inputs)
 
     def request_id(self) -> str:
         """Return the client's ID for the request."""

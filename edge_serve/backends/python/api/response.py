@@ -39,8 +39,8 @@ class InferenceResponse:
         self._parameters = None if parameters is None else check_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
-        """Return the outputs."""
-        return self._tensors
+        """Return a new list of the outputs."""
+        return list(self._tensors)
 
     def has_error(self) -> bool:
         """Return whether the response is an error."""

@@ -126,6 +126,17 @@ def test_a_request_needs_model_inputs_and_outputs(left_out: str) -> None:
         InferenceRequest(**{name: value for name, value in GIVEN.items() if name != left_out})
 
 
+def test_a_list_of_tensors_is_the_models_own() -> None:
+    """A model may take elements out of it, as in Triton."""
+    made = InferenceRequest(inputs=[Tensor("X", np.zeros(1))], requested_output_names=["Y"], model_name="m")
+    inputs = made.inputs()
+    inputs.clear()
+    assert [one.name() for one in made.inputs()] == ["X"]
+    answer = InferenceResponse([Tensor("Y", np.zeros(1))])
+    answer.output_tensors().clear()
+    assert [one.name() for one in answer.output_tensors()] == ["Y"]
+
+
 def test_a_request_that_the_model_made_has_no_client() -> None:
     sender = InferenceRequest(**GIVEN).get_response_sender()
     with pytest.raises(TritonModelException, match="no reference to the decoupled state"):
