@@ -26,6 +26,7 @@ from edge_serve.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, I
 from edge_serve.backends.python.api.response import InferenceResponse
 from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.events import EventLoop
+from edge_serve.backends.python.model import find
 from edge_serve.errors import Internal, InvalidArgument, Unsupported, with_advice
 from edge_serve.messages.infer import SEQUENCE_START
 
@@ -81,11 +82,12 @@ class PythonInstance:
 
     writes_inputs = True
 
-    def __init__(self, model_class: type[Any], spec: ModelSpec, instance: InstanceSpec) -> None:
+    def __init__(self, model_class: Callable[[], Any], spec: ModelSpec, instance: InstanceSpec) -> None:
         """Make the model and call its `initialize`.
 
         Raises:
-            Internal: it raised. Unsupported: the parameter `FORCE_CPU_ONLY_INPUT_TENSORS` has another value.
+            Internal: it raised, or the model has no method `execute` now.
+            Unsupported: the parameter `FORCE_CPU_ONLY_INPUT_TENSORS` has another value.
         """
         self.takes_device_memory = not _forces_cpu_inputs(spec)
         self._name = instance.name
@@ -102,8 +104,11 @@ class PythonInstance:
             self.model = model_class()
             if hasattr(self.model, "initialize"):
                 self.model.initialize(_initialize_args(spec, instance))
+            has_execute = callable(getattr(self.model, "execute", None))
         except BaseException as error:
             raise Internal(describe(error, sys._getframe())) from error
+        if not has_execute:
+            raise Internal(f"Python model {find(spec)} does not implement `execute` method.")
         allow_calls(True)
 
     # -- executing

@@ -1,7 +1,7 @@
 """The file of a Python model: where it is, and how it is imported.
 
 As Triton's stub (python_backend src/pb_stub.cc, ModelContext): the file is the submodule `<version>.model` of a package
-made of its directory, so relative imports and models of several files work; its directory and the one above are
+made of its directory, with its `__init__.py`, so relative imports and models of several files work; its directory and the one above are
 appended to `sys.path`. The file of a python-based backend is the module `model`, and only its directory is appended.
 
 `triton_python_backend_utils` is always this package's own in a worker, also where the model's environment has another
@@ -11,8 +11,10 @@ edge-serve installed, or the model's directory has a stand-in for tests.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from edge_serve.backends.base import ModelSpec
@@ -50,18 +52,32 @@ def _provide_utils() -> None:
         sys.modules[module.__name__.rpartition(".")[2]] = module
 
 
+def _import_package(name: str, directory: Path) -> None:
+    """Make a directory a package, and run its `__init__.py` if it has one. Raises what that file raises."""
+    file = directory / "__init__.py"
+    if file.is_file():
+        spec = spec_from_file_location(name, file, submodule_search_locations=[str(directory)])
+    else:
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(directory)]
+    assert spec is not None
+    package = sys.modules[name] = module_from_spec(spec)
+    if spec.loader is not None:
+        spec.loader.exec_module(package)
+
+
 class ModelFile:
     """An imported model file, until `unload`.
 
     Attributes:
-        model_class: its `TritonPythonModel`.
+        model_class: its `TritonPythonModel`: a class, or another callable that makes the model.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
         """Import it.
 
         Raises:
-            Internal: no such file, its code fails, or it has no class `TritonPythonModel` with a method `execute`.
+            Internal: no such file, its code fails, or it has no class `TritonPythonModel`.
         """
         path = find(spec)
         is_of_backend = spec.pack is not None and spec.pack.is_python_based
@@ -72,31 +88,27 @@ class ModelFile:
         sys.path.extend(self._paths)
         _provide_utils()
         self._remove_modules()  # a test may have another model open
-        if not is_of_backend:
-            package = ModuleType(self._package)
-            package.__path__ = [str(path.parent)]
-            sys.modules[self._package] = package
         try:
             self.model_class = self._import(path, self._package if is_of_backend else f"{self._package}.{path.stem}")
         except BaseException:
             self.unload()
             raise
 
-    def _import(self, path: Path, name: str) -> type[Any]:
+    def _import(self, path: Path, name: str) -> Callable[[], Any]:
         try:
+            if name != self._package:
+                _import_package(self._package, path.parent)
             __import__(name)
         # A model may leave by sys.exit() too: that is a failed load, not the end of the worker.
         except BaseException as error:
             raise Internal(describe(error, sys._getframe())) from error
         module = sys.modules[name]
-        model_class = getattr(module, "TritonPythonModel", None)
-        if not isinstance(model_class, type):
+        model_class: Callable[[], Any] | None = getattr(module, "TritonPythonModel", None)
+        if not callable(model_class):
             own = [word for word, value in vars(module).items() if getattr(value, "__module__", "") == name]
             found = ", ".join(own[:5]) or "nothing"
             text = f"AttributeError: module '{name}' has no attribute 'TritonPythonModel'"
             raise Internal(with_advice(text, f"{path.name} defines {found}, expected class TritonPythonModel"))
-        if not callable(getattr(model_class, "execute", None)):
-            raise Internal(f"Python model {path} does not implement `execute` method.")
         return model_class
 
     def unload(self) -> None:

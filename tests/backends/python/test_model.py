@@ -39,6 +39,42 @@ def test_models_of_several_files_and_relative_imports(scene: PythonScene) -> Non
     assert text_of(reply) == "[5, 6, 7]"
 
 
+def test_the_package_has_its_own_init_file(scene: PythonScene) -> None:
+    write_model(scene.directory / "m", "from .parts import VALUE\n", "1/__init__.py")
+    write_model(scene.directory / "m", "VALUE = 5\n", "1/parts.py")
+    (reply,) = run(scene.open("from . import VALUE\n" + model_source(SAY.format("VALUE"))))
+    assert text_of(reply) == "5"
+
+
+def test_an_init_file_that_fails_fails_the_load(scene: PythonScene) -> None:
+    file = write_model(scene.directory / "m", "raise ValueError('init ran')\n", "1/__init__.py") / "1/__init__.py"
+    message = load_error(scene, model_source("return []"))
+    assert message == f"ValueError: init ran\n\nAt:\n  {file}(1): <module>\n"
+    assert "1" not in sys.modules
+
+
+CALLABLES = {
+    "partial": "import functools\nTritonPythonModel = functools.partial(Base, 7)",
+    "factory": "def TritonPythonModel():\n    return Base(7)",
+    "attribute": ("class TritonPythonModel:\n    def initialize(self, args):\n        self.execute = Base(7).execute"),
+    "__getattr__": (
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n        self.base = Base(7)\n"
+        "    def __getattr__(self, name):\n        return getattr(self.__dict__['base'], name)"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", sorted(CALLABLES))
+def test_the_model_is_whatever_the_call_returns_and_may_get_execute_in_initialize(
+    scene: PythonScene, form: str
+) -> None:
+    base = model_source(SAY.format("self.number")).replace("TritonPythonModel:", "Base:")
+    init = "    def __init__(self, number):\n        self.number = number\n"
+    (reply,) = run(scene.open(f"{base}{init}{CALLABLES[form]}\n"))
+    assert text_of(reply) == "7"
+
+
 def test_default_model_filename(scene: PythonScene) -> None:
     write_model(scene.directory / "m", model_source(SAY.format("__name__")), "1/other.py")
     config = {"default_model_filename": "other.py"}
@@ -94,13 +130,20 @@ def test_an_import_error_names_the_file_that_imports_first(scene: PythonScene) -
     ("source", "text"),
     [
         ("class SomethingElse: pass", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
-        ("class TritonPythonModel: pass", "Python model {path} does not implement `execute` method."),
-        ("class TritonPythonModel:\n    execute = 5", "Python model {path} does not implement `execute` method."),
+        ("TritonPythonModel = None", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
         ("import sys; sys.exit(3)", "SystemExit: 3\n\nAt:\n  {path}(1): <module>\n"),
     ],
 )
 def test_a_file_without_a_model(scene: PythonScene, source: str, text: str) -> None:
     assert load_error(scene, source).startswith(text.format(path=scene.directory / "m/1/model.py"))
+
+
+@pytest.mark.parametrize("body", ["pass", "execute = 5"])
+def test_a_model_without_execute(scene: PythonScene, body: str) -> None:
+    with pytest.raises(Internal) as caught:
+        scene.open(f"class TritonPythonModel:\n    {body}\n")
+    path = scene.directory / "m/1/model.py"
+    assert caught.value.message == f"Python model {path} does not implement `execute` method."
 
 
 def test_a_constructor_that_wants_arguments(scene: PythonScene) -> None:
