@@ -1,8 +1,9 @@
 """The file of a Python model: where it is, and how it is imported.
 
 As Triton's stub (python_backend src/pb_stub.cc, ModelContext): the file is the submodule `<version>.model` of a package
-made of its directory, with its `__init__.py`, so relative imports and models of several files work; its directory and the one above are
-appended to `sys.path`. The file of a python-based backend is the module `model`, and only its directory is appended.
+made of its directory, with its `__init__.py`, so relative imports and models of several files work; its directory and
+the one above are appended to `sys.path`. The file of a python-based backend is the module `model`, and only its
+directory is appended.
 
 `triton_python_backend_utils` is always this package's own in a worker, also where the model's environment has another
 edge-serve installed, or the model's directory has a stand-in for tests.

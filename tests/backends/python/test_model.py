@@ -126,6 +126,15 @@ def test_an_import_error_names_the_file_that_imports_first(scene: PythonScene) -
     assert message.endswith("; if it is a file of yours, put it beside model.py")
 
 
+def test_a_missing_file_of_the_model_is_no_package_to_install(scene: PythonScene) -> None:
+    message = load_error(scene, "from .parts.deep import VALUE\n")
+    path = scene.directory / "m/1/model.py"
+    assert message == (
+        f"ModuleNotFoundError: No module named '1.parts'\n\nAt:\n  {path}(1): <module>\n"
+        "Put parts.py beside model.py, with this spelling"
+    )
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [

@@ -80,7 +80,9 @@ def advice_on(error: BaseException, text: str, *, in_call: bool) -> str:
 
 def _advice_on_module(error: ModuleNotFoundError) -> str:
     """Return how to get a module that a model imports."""
-    top = (error.name or "").partition(".")[0]
+    top, _, rest = (error.name or "").partition(".")
+    if top.isdecimal():  # the model's own package, which is named by the version
+        return f"put {rest.replace('.', '/')}.py beside model.py, with this spelling"
     if not top or top in sys.stdlib_module_names:
         return ""
     package = _PACKAGES.get(top, top)
