@@ -14,8 +14,11 @@ import pytest
 
 from edge_serve.backends import host
 from edge_serve.backends.python.api.errors import TritonError, TritonModelException
+from edge_serve.backends.python.api.logger import Logger
 from edge_serve.backends.python.api.metrics import MetricFamily, MetricKind
+from edge_serve.backends.python.api.request import MemoryType
 from edge_serve.backends.python.api.response import InferenceResponse
+from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.backends.python.model import UTILS_DIRECTORY
 from edge_serve.errors import Internal
 from tests.backends.hosting import RecordingHost, installed
@@ -125,6 +128,35 @@ def test_triton_error() -> None:
             TritonError(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        (TritonError.NOT_FOUND, "__ErrorCode.NOT_FOUND"),
+        (MetricFamily.COUNTER, "MetricKind.COUNTER"),
+        (Logger.INFO, "LogLevel.INFO"),
+        (MemoryType.TRITONSERVER_MEMORY_CPU, "MemoryType.TRITONSERVER_MEMORY_CPU"),
+    ],
+)
+def test_members_of_enumerations_are_written_by_name(member: object, text: str) -> None:
+    assert (str(member), f"{member}", f"{member:>40}") == (text, text, text.rjust(40))
+
+
+def test_text_may_be_bytes(recorded: RecordingHost) -> None:
+    """As elements of a string tensor are."""
+    assert Tensor(b"X", np.zeros(1)).name() == "X"  # type: ignore[arg-type]  # the point
+    assert Tensor.from_dlpack(b"X", np.zeros(1)).name() == "X"  # type: ignore[arg-type]  # the point
+    assert TritonError(b"no").message() == "no"  # type: ignore[arg-type]  # the point
+    Logger.log_info(b"line")  # type: ignore[arg-type]  # the point
+    assert recorded.lines == [("INFO", "line")]
+    family = MetricFamily(b"of_bytes", b"d", MetricFamily.GAUGE)  # type: ignore[arg-type]  # the point
+    kept = family.Metric()
+    assert [(one.name, one.description) for one in recorded.updates] == [("of_bytes", "d")]
+    del kept
+    for refused in (b"\xff", 5, None):
+        with pytest.raises(TypeError, match="must be str"):
+            Logger.log_info(refused)  # type: ignore[arg-type]  # the point
+
+
 # -- logger
 
 
@@ -208,7 +240,7 @@ def test_a_series_is_of_no_use_after_its_family(recorded: RecordingHost) -> None
             getattr(series, use)(*([1.0] if use != "value" else []))
         verb = "get" if use == "value" else use
         assert str(caught.value).startswith(
-            f"Failed to {verb} metric value: Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+            f"Failed to {verb} metric value: Invalid metric operation as the corresponding 'MetricFamily' has been "
         )
 
 
@@ -277,6 +309,7 @@ def test_faulty_families_and_series(recorded: RecordingHost) -> None:
         (lambda: MetricFamily("test_f", "d", MetricFamily.GAUGE), "Family name already exists with different type"),
         (lambda: MetricFamily("test f", "d", MetricFamily.GAUGE), "Invalid metric name"),
         (lambda: counter.Metric(labels={"a": 1}), "attempt to access JSON non-string as string"),  # type: ignore[dict-item]
+        (lambda: counter.Metric(labels={1: "a"}), "Invalid label name '1'"),  # type: ignore[dict-item]
         (lambda: counter.Metric(labels=5), "Labels must be a dictionary."),  # type: ignore[arg-type]
         (lambda: counter.Metric(labels={"my-label": "a"}), "Invalid label name 'my-label': use letters"),
         (lambda: counter.Metric(labels={"a": "a", "": "a"}), "Invalid label name ''"),
@@ -284,6 +317,9 @@ def test_faulty_families_and_series(recorded: RecordingHost) -> None:
         (lambda: histogram.Metric(labels={"le": "1"}, buckets=[1]), "Invalid label name 'le': it is the label of a"),
         (lambda: counter.Metric(buckets=[1]), "Unexpected buckets found."),
         (lambda: histogram.Metric(), "Missing required buckets."),
+        (lambda: histogram.Metric(buckets=("1", 2)), "Buckets must be a list."),  # type: ignore[arg-type]
+        (lambda: histogram.Metric(buckets=5), "Buckets must be a list."),  # type: ignore[arg-type]
+        (lambda: histogram.Metric(buckets="12"), "Buckets must be a list."),  # type: ignore[arg-type]
         (lambda: histogram.Metric(buckets=[2, 1]), "Bucket Boundaries must be strictly sorted"),
     ]
     for make, text in faults:
@@ -352,6 +388,20 @@ def test_the_repository_functions_refuse_wrong_arguments(
     with pytest.raises(TritonModelException) as caught:
         getattr(pb_utils, function)(*arguments)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "text"),
+    [
+        ("unload_model", ("m", "x"), "unload_dependents must be bool, found 'x'"),
+        ("is_model_ready", ("m", 1), "model_version must be str, found 1"),
+    ],
+)
+def test_the_repository_functions_refuse_other_types(
+    pb_utils: ModuleType, function: str, arguments: tuple[Any, ...], text: str
+) -> None:
+    with installed(Repository()), pytest.raises(TypeError, match=text):
+        getattr(pb_utils, function)(*arguments)
 
 
 def test_without_a_worker_log_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,17 @@ _NO_TERMINAL = (
 )
 
 
-class ErrorCode(IntEnum):
+class NativeEnum(IntEnum):
+    """An enumeration of the native module: `str()` of a member is `Enum.MEMBER`."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+class ErrorCode(NativeEnum):
     """TRITONSERVER_Error_Code."""
 
     UNKNOWN = 0
@@ -58,8 +68,7 @@ class TritonError:
 
     def __init__(self, message: str, code: int = ErrorCode.INTERNAL) -> None:
         """Raises TypeError unless `message` is a string and `code` one of the codes."""
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError(message: str, code): message must be a str, found {type(message).__name__}")
+        message = as_text("TritonError(message=...)", message)
         try:
             self._code = ErrorCode(code)
         except ValueError as error:
@@ -87,7 +96,8 @@ class TritonError:
 
 
 TritonError.__module__ = TritonModelException.__module__ = MODULE
-ErrorCode.__module__, ErrorCode.__qualname__ = MODULE, "TritonError.__ErrorCode"
+ErrorCode.__module__ = MODULE
+ErrorCode.__name__, ErrorCode.__qualname__ = "__ErrorCode", "TritonError.__ErrorCode"
 
 
 def describe(error: BaseException, caller: FrameType | None) -> str:
@@ -128,6 +138,17 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except BaseException:  # users' code
         return "<exception str() failed>"
+
+
+def as_flag(name: str, value: object) -> bool:
+    """Return an argument that is true or false; None and numbers will do.
+
+    Raises:
+        TypeError: the argument is of another type, such as text.
+    """
+    if value is None or hasattr(type(value), "__bool__"):
+        return bool(value)
+    raise TypeError(f"{name} must be bool, found {value!r}")
 
 
 def as_text(name: str, value: str | bytes) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from edge_serve.backends import host
-from edge_serve.backends.python.api.errors import MODULE
+from edge_serve.backends.python.api.errors import MODULE, NativeEnum, as_text
 
 
-class _LogLevel(IntEnum):
+class _LogLevel(NativeEnum):
     """Levels of the server's log."""
 
     INFO = 0
@@ -52,12 +50,7 @@ class Logger:
 
 
 def _write(function: str, level: _LogLevel, message: str) -> None:
-    if not isinstance(message, str):
-        raise TypeError(
-            f"{function}(): incompatible function arguments. The following argument types are supported:\n"
-            f"    1. (message: str) -> None\n\nInvoked with: {message!r}"
-        )
-    host.log(level.name, message)
+    host.log(level.name, as_text(f"Logger.{function}(message=...)", message))
 
 
 _LogLevel.__module__ = Logger.__module__ = MODULE

@@ -9,11 +9,10 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Iterable, Mapping, Sequence
 
 from edge_serve.backends import host
-from edge_serve.backends.python.api.errors import MODULE, TritonModelException
+from edge_serve.backends.python.api.errors import MODULE, NativeEnum, TritonModelException, as_text
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
@@ -30,7 +29,7 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-class MetricKind(IntEnum):
+class MetricKind(NativeEnum):
     """Kinds of metric families."""
 
     COUNTER = 0
@@ -146,8 +145,8 @@ class Metric:
         failed = f"Failed to {'get' if operation == 'value' else operation} metric value:"
         if self._labels not in self._made:
             raise TritonModelException(
-                f"{failed} Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
-                "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+                f"{failed} Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The "
+                "'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
             )
         if self._family.kind not in kinds:
             raise TritonModelException(
@@ -155,8 +154,12 @@ class Metric:
             )
 
 
+def _is_number(value: object) -> bool:
+    return not isinstance(value, (str, bytes)) and hasattr(value, "__float__")
+
+
 def _number(function: str, value: float) -> float:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+    if not _is_number(value):
         raise TypeError(
             f"{function}(): incompatible function arguments. The following argument types are supported:\n"
             f"    1. (self: {MODULE}.Metric, arg0: float) -> None\n\nInvoked with: {value!r}"
@@ -175,6 +178,10 @@ class MetricFamily:
         """Raises TypeError for another kind, TritonModelException for a bad name or one of another kind."""
         if not isinstance(kind, MetricKind):
             raise TypeError("MetricFamily(kind=...) must be MetricFamily.COUNTER, GAUGE or HISTOGRAM")
+        name, description = (
+            as_text("MetricFamily(name=...)", name),
+            as_text("MetricFamily(description=...)", description),
+        )
         if not _NAME.fullmatch(name):
             raise TritonModelException("Error when creating MetricFamily: Invalid metric name")
         with _lock:
@@ -198,15 +205,16 @@ class MetricFamily:
         if labels is not None and not isinstance(labels, dict):
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
         labels = {} if labels is None else labels
-        if not all(isinstance(text, str) for pair in labels.items() for text in pair):
+        if not all(isinstance(value, str) for value in labels.values()):
             raise TritonModelException(
                 "Error when creating Metric: labels must be strings: attempt to access JSON non-string as string"
             )
         self._check_names(labels)
-        return self._series(tuple(sorted(labels.items())), self._bounds(buckets))
+        key = tuple(sorted(labels.items()))
+        return Metric(self, key, self._acquire_series(key, self._bounds(buckets)))
 
-    def _series(self, labels: _Labels, bounds: tuple[float, ...]) -> Metric:
-        """Return the handle of a series, which this family owns from now on."""
+    def _acquire_series(self, labels: _Labels, bounds: tuple[float, ...]) -> _Series:
+        """Return a series, a new one if there is none. This family owns it from now on."""
         with _lock:
             family = self._family
             series = family.series.get(labels)
@@ -216,12 +224,12 @@ class MetricFamily:
             if labels not in self._made:
                 self._made.add(labels)
                 series.holders += 1
-        return Metric(self, labels, series)
+            return series
 
     def _check_names(self, labels: Mapping[str, str]) -> None:
         """Refuse labels that Prometheus could not read, which end Triton's process."""
         for name in labels:
-            if not _LABEL.fullmatch(name):
+            if not isinstance(name, str) or not _LABEL.fullmatch(name):
                 advice = "use letters, digits and _, with neither a digit nor __ in front"
             elif name == "le" and self._family.kind is MetricKind.HISTOGRAM:
                 advice = "it is the label of a histogram's buckets, use another one"
@@ -236,6 +244,10 @@ class MetricFamily:
             return ()
         if buckets is None:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
+        if isinstance(buckets, str) or not isinstance(buckets, Iterable) or not all(map(_is_number, buckets)):
+            raise TritonModelException(
+                f"Failed to create metric. Buckets must be a list. Found {buckets!r}, expected numbers: [0.1, 1]"
+            )
         bounds = tuple(float(bound) for bound in buckets)
         if any(low >= high for low, high in itertools.pairwise(bounds)):
             raise TritonModelException("Error when creating Metric: Bucket Boundaries must be strictly sorted")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from edge_serve.backends import host
-from edge_serve.backends.python.api.errors import TritonModelException, as_text
+from edge_serve.backends.python.api.errors import TritonModelException, as_flag, as_text
 from edge_serve.errors import EdgeServeError
 
 
@@ -35,7 +35,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
         TritonModelException: it cannot be done.
     """
     try:
-        host.current().unload_model(as_text("model_name", model_name), unload_dependents)
+        host.current().unload_model(as_text("model_name", model_name), as_flag("unload_dependents", unload_dependents))
     except EdgeServeError as error:
         raise TritonModelException(f"Failed to unload model: {error.message}") from error
 
@@ -46,6 +46,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     Raises:
         TritonModelException: the version is not a number above 0, or it cannot be asked.
     """
+    model_version = as_text("model_version", model_version)
     if model_version and not (model_version.isascii() and model_version.isdigit()):
         raise TritonModelException(
             "Failed to check model readiness: failed to get model version from specified version string "

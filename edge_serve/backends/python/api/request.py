@@ -9,13 +9,12 @@ import json
 import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, SupportsIndex
 
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest
 from edge_serve.backends.python.api.calls import ResponseIterator, ask, ask_async
-from edge_serve.backends.python.api.errors import MODULE, TritonModelException, as_text
+from edge_serve.backends.python.api.errors import MODULE, NativeEnum, TritonModelException, as_flag, as_text
 from edge_serve.backends.python.api.response import InferenceResponse, check_parameters
 from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.api.tensor import Tensor
@@ -28,7 +27,7 @@ REQUEST_RELEASE_ALL = 1
 REQUEST_RELEASE_RESCHEDULE = 2
 
 
-class MemoryType(IntEnum):
+class MemoryType(NativeEnum):
     """Where a model would like the outputs of a call."""
 
     TRITONSERVER_MEMORY_GPU = 0
@@ -41,11 +40,12 @@ class PreferredMemory:
     __slots__ = ("_gpu",)
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: SupportsIndex = 0) -> None:
-        """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU, and the device a number from 0."""
+        """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU, and the device a number of 64 bits."""
         if not isinstance(preferred_memory_type, MemoryType):
             raise TypeError("PreferredMemory(preferred_memory_type): pb_utils.TRITONSERVER_MEMORY_CPU or _GPU")
-        device = _within("preferred_device_id", preferred_device_id, 31)
-        self._gpu = device if preferred_memory_type is MemoryType.TRITONSERVER_MEMORY_GPU else -1
+        device = _signed("preferred_device_id", preferred_device_id)
+        is_gpu = preferred_memory_type is MemoryType.TRITONSERVER_MEMORY_GPU and 0 <= device < 1 << 31
+        self._gpu = device if is_gpu else -1
 
 
 class InferenceTrace:
@@ -74,6 +74,11 @@ def _check_types(inputs: Sequence[Tensor]) -> None:
         raise TypeError("InferenceRequest(inputs=...) must be a list of pb_utils.Tensor")
 
 
+def _check_type(name: str, value: object, kind: type[object]) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"InferenceRequest({name}=...) must be {kind.__name__}, found {type(value).__name__}")
+
+
 def _output_names(names: Iterable[str]) -> list[str]:
     if isinstance(names, str):
         raise TypeError(
@@ -92,6 +97,18 @@ def _whole(name: str, value: SupportsIndex) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"InferenceRequest({name}=...) must be int, found {type(value).__name__}") from None
+
+
+def _signed(name: str, value: SupportsIndex) -> int:
+    """Return a whole number of 64 bits.
+
+    Raises:
+        TypeError: the number is of another type, or does not fit.
+    """
+    number = _whole(name, value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise TypeError(f"InferenceRequest({name}=...) must be a whole number of 64 bits, found {value!r}")
+    return number
 
 
 def _within(name: str, value: SupportsIndex, bits: int) -> int:
@@ -145,7 +162,8 @@ class InferenceRequest:
         """Make a request to another model, for `exec` and `async_exec`.
 
         Raises:
-            TypeError: no inputs, output names or model name; a number that does not fit.
+            TypeError: no inputs, output names or model name; a number that does not fit; memory or a trace of another
+                type.
             TritonModelException: an empty input, output name, or a value of the wrong type.
         """
         if inputs is None or requested_output_names is None or model_name is None:
@@ -163,12 +181,14 @@ class InferenceRequest:
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         _within("correlation_id", correlation_id if isinstance(correlation_id, int) else 0, 64)
+        _check_type("preferred_memory", preferred_memory, PreferredMemory)
+        _check_type("trace", trace, InferenceTrace)
         flags, timeout = _within("flags", flags, 32), _within("timeout", timeout, 64)
         parameters = {} if parameters is None else check_parameters(parameters)
         self._wire = BackendRequest(request_id, [], names, parameters, correlation_id, flags, 0, timeout, _never)
         self._inputs = inputs
         self._model_name = model_name
-        self._model_version = _whole("model_version", model_version)
+        self._model_version = _signed("model_version", model_version)
         self._preferred_memory = preferred_memory
         self._trace = trace
         self._make_sender = _unanswerable
@@ -258,9 +278,13 @@ class InferenceRequest:
             self._sender = self._make_sender(self, self._wire)
         return self._sender
 
-    def set_release_flags(self, flags: int) -> None:
-        """Set release flags; TRITONSERVER_REQUEST_RELEASE_RESCHEDULE puts the request back into the queue."""
-        self._release_flags = flags
+    def set_release_flags(self, flags: SupportsIndex) -> None:
+        """Set release flags; TRITONSERVER_REQUEST_RELEASE_RESCHEDULE puts the request back into the queue.
+
+        Raises:
+            TypeError: the flags are no number, or do not fit into 32 bits.
+        """
+        self._release_flags = _within("release_flags", flags, 32)
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
         """Call the model and wait. An error of the called model, or of the call, comes as a response.
@@ -269,8 +293,10 @@ class InferenceRequest:
             decoupled: give an iterator over any number of responses, once the first is there.
 
         Raises:
+            TypeError: `decoupled` is no Boolean.
             TritonModelException: not during `execute`, or no server runs in this process.
         """
+        decoupled = as_flag("exec(decoupled=...)", decoupled)
         call = self._call(decoupled)
         # `execute` runs in the main thread: nothing else does until it returns
         call.blocking = not decoupled and threading.current_thread() is threading.main_thread()
@@ -278,7 +304,7 @@ class InferenceRequest:
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
         """Call the model as `exec` does, to be awaited; its cancellation cancels the call."""
-        return ask_async(self._call(decoupled), self._gpu())
+        return ask_async(self._call(as_flag("async_exec(decoupled=...)", decoupled)), self._gpu())
 
     def _gpu(self) -> int:
         return -1 if self._preferred_memory is None else self._preferred_memory._gpu

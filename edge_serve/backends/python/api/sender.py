@@ -47,14 +47,14 @@ class InferenceResponseSender:
         """Send a response, say that none follows (TRITONSERVER_RESPONSE_COMPLETE_FINAL), or both.
 
         Raises:
-            TypeError: not a response.
+            TypeError: not a response, or flags that are no whole number.
             TritonModelException: against the protocol; the text says what.
         """
-        if response is not None and not isinstance(response, InferenceResponse):
+        if (response is not None and not isinstance(response, InferenceResponse)) or not hasattr(flags, "__index__"):
             raise TypeError(
                 "send(): incompatible function arguments. The following argument types are supported:\n"
                 f"    1. (self: {MODULE}.InferenceResponseSender, response: {MODULE}.InferenceResponse = None, "
-                f"flags: int = 0) -> None\n\nInvoked with: {self!r}, {response!r}"
+                f"flags: int = 0) -> None\n\nInvoked with: {self!r}, {response!r}, {flags!r}"
             )
         if flags not in (0, RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")

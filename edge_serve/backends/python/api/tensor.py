@@ -13,7 +13,7 @@ import numpy as np
 from edge_serve.backends.cuda.api import CudaError
 from edge_serve.backends.cuda.device_data import DeviceData, on_device, upload
 from edge_serve.backends.python.api import dlpack as python_dlpack
-from edge_serve.backends.python.api.errors import MODULE, TritonModelException
+from edge_serve.backends.python.api.errors import MODULE, TritonModelException, as_text
 from edge_serve.errors import Unavailable
 from edge_serve.messages import tensors
 from edge_serve.messages.tensors import INLINE_BYTES, Array, Buffer, DataType, Shape
@@ -48,6 +48,8 @@ class Tensor:
             UnicodeEncodeError: a string has half a surrogate pair.
             TritonModelException: the name is empty, or no Triton type has this dtype.
         """
+        if isinstance(name, bytes):
+            name = as_text("name", name)
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
             raise TypeError(
                 "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
@@ -172,6 +174,7 @@ class Tensor:
         Raises:
             TritonModelException: an empty name, memory of another device, or values not contiguous in C order.
         """
+        name = as_text("name", name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         if isinstance(tensor, np.ndarray):

@@ -197,8 +197,10 @@ def test_preferred_memory_decides_where_the_outputs_of_a_call_lie(cuda: Counting
     assert InferenceResponse.of(Reply(outputs), gpu=0).output_tensors()[0].is_cpu(), "no memory is left there"
     assert PreferredMemory(MemoryType.TRITONSERVER_MEMORY_GPU, 3)._gpu == 3
     assert PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU, 3)._gpu == -1
+    for number in (-1, 1 << 40):  # Triton takes any number; there is no such GPU
+        assert PreferredMemory(MemoryType.TRITONSERVER_MEMORY_GPU, number)._gpu == -1
     with pytest.raises(TypeError, match="preferred_device_id"):
-        PreferredMemory(MemoryType.TRITONSERVER_MEMORY_GPU, -1)
+        PreferredMemory(MemoryType.TRITONSERVER_MEMORY_GPU, 1 << 63)
 
 
 def test_call_of_another_model_takes_inputs_to_the_host(cuda: CountingCuda) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,24 @@ def test_numbers_of_numpy_are_taken_as_in_triton() -> None:
 def test_other_numbers_are_refused(name: str, value: object) -> None:
     with pytest.raises(TypeError, match=rf"^InferenceRequest\({name}=\.\.\.\) must be int, found "):
         InferenceRequest(**{**GIVEN, name: value})
+
+
+WRONG: list[Callable[[InferenceRequest], object]] = [
+    lambda made: made.exec(decoupled="x"),  # type: ignore[arg-type]  # the point
+    lambda made: made.async_exec(decoupled="x"),  # type: ignore[arg-type]  # the point
+    lambda made: made.set_release_flags("a"),  # type: ignore[arg-type]  # the point
+    lambda made: made.set_release_flags(-1),
+    lambda made: made.get_response_sender().send(InferenceResponse(), 1.0),  # type: ignore[arg-type]  # the point
+    lambda made: InferenceRequest(**GIVEN, model_version=1 << 63),
+    lambda made: InferenceRequest(**GIVEN, trace=5),  # type: ignore[arg-type]  # the point
+    lambda made: InferenceRequest(**GIVEN, preferred_memory=5),  # type: ignore[arg-type]  # the point
+]
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_arguments_of_another_type_are_refused(call: Callable[[InferenceRequest], object]) -> None:
+    with pytest.raises(TypeError):
+        call(InferenceRequest(**GIVEN))
 
 
 def test_inputs_and_names_come_from_any_iterable() -> None:
