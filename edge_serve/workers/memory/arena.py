@@ -37,8 +37,8 @@ _LONGEST_LABEL = 200
 # The state of a page is a byte. 0: it has no memory. 1, 2, 3: it has, and was used in this period, the last one, or
 # neither. 4: it may have memory, because a thread failed to reserve or to return it.
 
+_UNTOUCHED, _FAILED = 0, 4
 #: what a slot has to reserve
-_UNRESERVED = re.compile(b"[\x00\x04]")
 _RESERVE = bytes.maketrans(b"\x00\x04", b"\x01\x01")
 #: what can be returned
 _IDLE_RUN = re.compile(b"[\x03\x04]+")
@@ -260,10 +260,12 @@ class Arena:
         end, states = start + pages, self._states
         if end > len(states):
             states += bytes(end - len(states))
-        unreserved = _UNRESERVED.search(states, start, end)
+        unreserved = states.find(_UNTOUCHED, start, end)  # memchr; a pattern is 30 times slower
+        failed = states.find(_FAILED, start, unreserved if unreserved >= 0 else end)
+        first = failed if failed >= 0 else unreserved
         states[start:end] = b"\x01" * pages
-        if unreserved is not None:
-            self._populate(slot, unreserved.start(), end)
+        if first >= 0:
+            self._populate(slot, first, end)
         return slot
 
     def _populate(self, slot: Slot, start: int, end: int) -> None:

@@ -245,6 +245,21 @@ def test_pages_whose_memory_was_refused_are_reserved_again_and_returned(
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(("states", "first"), [("1041", 1), ("1401", 1), ("1114", 3), ("1140", 2), ("123", 3)])
+def test_a_slot_reserves_from_its_first_page_without_memory_on(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, states: str, first: int
+) -> None:
+    reserved = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda fd, *where: reserved.append(where))
+    arena._states[:] = bytes(map(int, states))
+
+    async def story() -> None:
+        arena.allocate(4 * PAGE).release()
+
+    asyncio.run(story())
+    assert reserved == [(first * PAGE, (4 - first) * PAGE)]
+
+
 def test_pages_that_the_kernel_did_not_take_are_reserved_again_and_returned_later(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
