@@ -424,15 +424,16 @@ class Worker:
             await asyncio.wait_for(self._wake.wait(), seconds)
 
     def _fail_batches(self, reason: str) -> None:
-        """Fail the batches of a process that was reaped, and release its slots."""
+        """Fail the batches of a process that was reaped, and release its slots. An error in one step is logged, and the
+        next ones follow: every batch is answered."""
         lost = [(placement, placement.take_channels()) for placement in self._placements]
-        self._broker.hang_up()
-        self._broker.release_slots()
+        notify(self._broker.hang_up)
+        notify(self._broker.release_slots)
         for placement, taken in lost:
             for _, channel in taken:
-                channel.drain()
+                notify(channel.drain)
             for one, channel in taken:
-                channel.close()
+                notify(channel.close)
                 if not one.closing:
                     error = Internal(lost_text(placement.spec.is_python, one.spec.name, reason))
                     notify(placement.link.listener.on_lost, one.number, error)

@@ -18,6 +18,8 @@ import pytest
 
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.workers.front import worker as worker_module
+from edge_serve.workers.front.bls_broker import BlsBroker
+from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.process import ProcessLimits
 from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.front.worker import Worker
@@ -299,6 +301,37 @@ def test_a_supervisor_that_fails_costs_its_models_a_restart(
     monkeypatch.setattr(worker_module, "_REOPEN_LONGEST", 0.01)
     run(work())
     assert len([line for line in caplog.messages if "failed: RuntimeError: asked to fail; next att" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(BlsBroker, "hang_up"), (BlsBroker, "release_slots"), (Channel, "drain"), (Channel, "close")],
+)
+def test_every_model_loses_its_batches_although_a_step_of_that_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: type, step: str
+) -> None:
+    attempts = itertools.count()
+    original = getattr(owner, step)
+
+    def fail_once(*arguments: Any) -> None:
+        original(*arguments)
+        if next(attempts) == 0:
+            raise RuntimeError("asked to fail")
+
+    async def work() -> None:
+        async with fake_processes(monkeypatch) as scene:
+            models = await scene.open("first", 2), await scene.open("other")
+            monkeypatch.setattr(owner, step, fail_once)
+            scene.processes[0].kill("died")
+            for one, instances in zip(models, (2, 1), strict=True):
+                for instance in range(instances):
+                    assert "died; it is being restarted" in (await one.listener.lost(instance)).message
+                for instance in range(instances):
+                    await one.listener.back(instance)
+            assert len(scene.processes) == 2
+
+    run(work())
+    assert "asked to fail" in caplog.text
 
 
 def test_an_instance_that_is_removed_while_its_worker_is_away_is_not_opened_again(
