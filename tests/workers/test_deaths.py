@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.workers.front.workers import ProcessLimits
-from edge_serve.workers.memory.arena import Arena
+from edge_serve.workers.memory.arena import Arena, Budget
 from tests.workers.harness import Recorder, config, request, run, serving, spec, survives, values
 
 pytestmark = pytest.mark.slow  # workers that die again and again
@@ -167,6 +167,31 @@ def test_a_crash_at_reopening_counts_as_crash(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             mark.unlink()
             await survives(served)
+
+    run(work())
+
+
+def test_a_model_that_hangs_when_it_is_opened_again_may_be_unloaded_and_loaded_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        limits = ProcessLimits(load=2, slow_load=0.5, silence=2)
+        async with serving(tmp_path, limits=limits) as served:
+            made, arena, listener = spec(tmp_path, config()), Arena("hung", Budget(1 << 24)), Recorder()
+            hung = await served.workers.open(made, "echo", [InstanceSpec("hung")], listener, arena)
+            made.config["parameters"]["on_open"] = {"string_value": "sleep"}
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            for one in (served.listener, listener):
+                await one.lost()
+            await served.listener.back()
+            (pid,) = served.model.pids()
+            while "did not load within 2 s" not in hung.trouble():
+                await asyncio.sleep(0.1)
+            await hung.close()
+            await asyncio.sleep(5)  # the limit passes again, and the time without heartbeats
+            assert values((await served.ask(request())).replies[0]) == list(range(16))
+            again = await served.workers.open(spec(tmp_path, config()), "echo", [InstanceSpec("hung")], listener, arena)
+            assert (again.pids(), served.model.pids()) == ([pid], [pid])
+            await again.close()
+            arena.close()
 
     run(work())
 

@@ -257,5 +257,5 @@ def test_a_load_that_hangs_is_reported_with_the_line_of_the_model(
     place = f"in {method.partition('(')[0]}, {tmp_path}/1/model.py line {line}"
     assert message == f"model 'echo' did not load within 1.5 s: it was {place}"
     (record,) = (one for one in caplog.records if "has been loading" in one.message)
-    assert record.message == f"model echo has been loading for 1 s: it is {place}; after 2 s the load fails"
+    assert record.message == f"model echo has been loading for 1 s: it is {place}; its limit is 2 s"
     assert record.levelname == "WARNING"

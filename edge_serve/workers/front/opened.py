@@ -145,8 +145,9 @@ class OpenedModel:
         return sum([worker.restarts for worker in self._workers()])
 
     def trouble(self) -> str:
-        """Return recent failures of the model's workers; "" = none."""
-        return "; ".join(filter(None, dict.fromkeys(one.worker.trouble() for one in self._placed)))
+        """Return recent failures of the model's workers, and loads that are overdue there; "" = none."""
+        found = dict.fromkeys(text for one in self._placed for text in (one.placement.trouble, one.worker.trouble()))
+        return "; ".join(filter(None, found))
 
     def restart(self, reason: str) -> None:
         """Restart the model's workers. Other models in the same workers are restarted too."""

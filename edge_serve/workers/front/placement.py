@@ -38,6 +38,7 @@ class ModelPlacement:
         number: how control frames of the worker name the placement; another one each time that it is opened.
         is_open: whether the worker has it.
         beside: a placement of the same model in the same worker, which shares what the backend has loaded for it.
+        trouble: why its load in a restarted worker has not ended within its limit; "" = it has.
     """
 
     spec: ModelSpec
@@ -47,6 +48,7 @@ class ModelPlacement:
     number: int = 0
     is_open: bool = False
     beside: ModelPlacement | None = None
+    trouble: str = ""
 
     def channels(self) -> list[Channel]:
         """Return the channels of the instances that the worker has, closing ones included."""

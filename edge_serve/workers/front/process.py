@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from edge_serve.aio.tasks import start_task
@@ -168,7 +168,7 @@ class Process:
 
     # ---- control channel ------------------------------------------------------------------------------------------
 
-    async def ask(self, kind: int, value: dict[str, Any], timeout: float, fds: Sequence[int] = ()) -> dict[str, Any]:
+    async def ask(self, kind: int, value: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Send a question and wait for its answer.
 
         Raises:
@@ -176,21 +176,28 @@ class Process:
             ProcessLost: it died.
             asyncio.TimeoutError: no answer in time; the worker may still be at it.
         """
+        with self._send_question(kind, value) as answer:
+            return await asyncio.wait_for(answer, timeout)
+
+    @contextlib.contextmanager
+    def _send_question(
+        self, kind: int, value: dict[str, Any], fds: Sequence[int] = ()
+    ) -> Iterator[asyncio.Future[dict[str, Any]]]:
+        """Send a question. Yield its answer, which is ignored after the end of the context.
+
+        Raises:
+            ProcessLost: the process has ended.
+        """
         if self.exited.done():
             raise ProcessLost(f"worker {self.label} {self._reason}")
         number = next(self._numbers)
         future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._questions[number] = kind, future
-        loading = kind in (FrameKind.DESCRIBE, FrameKind.OPEN)
-        self._loading += loading
         try:
             self.send(json_frame(kind, number, value), fds)
-            return await asyncio.wait_for(future, timeout)
+            yield future
         finally:
             self._questions.pop(number, None)
-            if loading:  # while it loaded, it might be silent
-                self._loading -= 1
-                self._frames.seen = self._loop.time()
 
     async def load(
         self,
@@ -199,6 +206,7 @@ class Process:
         name: str,
         find_fds: Callable[[], Sequence[int]],
         is_needed: Callable[[], bool],
+        goes_on: Callable[[str], bool],
     ) -> dict[str, Any]:
         """Ask the process to describe or open a model, and kill it if that takes too long.
 
@@ -206,24 +214,22 @@ class Process:
             find_fds: returns the descriptors that travel with the question. It is called when they are sent: while the
                 process starts, a descriptor may be closed and its number used for another file.
             is_needed: whether other models need the process: a load that is cancelled kills it otherwise.
+            goes_on: called with a reason each time that the limit passes; returns whether the load goes on. The process
+                is killed otherwise.
 
         Raises:
             EdgeServeError: the model does not load.
         """
-        limit = self._limits.load
         try:
             await self.hello()
-            slow = start_task(self._report_slow_load(name), f"slow load of {name}")
-            try:
-                return await self.ask(kind, question, limit, find_fds())
-            finally:
-                slow.cancel()
-        except asyncio.TimeoutError:
-            setting = f" ({self._limits.load_setting})" if self._limits.load_setting else ""
-            place = f": it was {self.place}" if self.place else ""
-            reason = f"model '{name}' did not load within {limit:g} s{setting}{place}"
-            self.kill(f"was killed: {reason}")
-            raise Internal(reason) from None
+            with self._send_question(kind, question, find_fds()) as answer:
+                await self._await_load(answer, name)
+                while not answer.done():
+                    if not goes_on(reason := self._overdue_load(name)):
+                        self.kill(f"was killed: {reason}")
+                        raise Internal(reason)
+                    await asyncio.wait([answer], timeout=self._limits.load)
+                return answer.result()
         except asyncio.CancelledError:
             if not is_needed():  # the server stops: no caller needs the result
                 self.kill(f"was ended: the load of model '{name}' was called off")
@@ -233,13 +239,30 @@ class Process:
             said = "; its last words: " + " | ".join(words) if words else ""
             raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
 
+    async def _await_load(self, answer: asyncio.Future[dict[str, Any]], name: str) -> None:
+        """Wait for the answer to a load, at most for its limit. Meanwhile the process may be silent."""
+        slow = start_task(self._report_slow_load(name), f"slow load of {name}")
+        self._loading += 1
+        try:
+            await asyncio.wait([answer], timeout=self._limits.load)
+        finally:
+            self._loading -= 1
+            self._frames.seen = self._loop.time()
+            slow.cancel()
+
+    def _overdue_load(self, name: str) -> str:
+        """Return that a load has passed its limit, the option that sets the limit, and where the model is."""
+        setting = f" ({self._limits.load_setting})" if self._limits.load_setting else ""
+        place = f": it was {self.place}" if self.place else ""
+        return f"model '{name}' did not load within {self._limits.load:g} s{setting}{place}"
+
     async def _report_slow_load(self, name: str) -> None:
         """Log again and again that a load is slow, and where the model is: it may hang, and its time limit is long."""
         started, pause = self._loop.time(), self._limits.slow_load
         while True:
             await asyncio.sleep(pause)
             place = f": it is {self.place}" if self.place else ""
-            text = "model %s has been loading for %.0f s%s; after %.0f s the load fails"
+            text = "model %s has been loading for %.0f s%s; its limit is %.0f s"
             log.warning(text, name, self._loop.time() - started, place, self._limits.load, extra=model_fields(name))
             pause = _SLOW_LOAD_AGAIN
 
@@ -336,12 +359,11 @@ class Process:
         if status > 0 and not self._hello.done() and has_changed_code():
             self._reason += _OTHER_CODE
         lost = ProcessLost(f"worker {self.label} {self._reason}")
-        for _, future in self._questions.values():
+        waiting: list[asyncio.Future[Any]] = [self._hello, *(answer for _, answer in self._questions.values())]
+        for future in waiting:
             if not future.done():
                 future.set_exception(lost)
-        if not self._hello.done():
-            self._hello.set_exception(lost)
-            self._hello.exception()  # there may be no caller to get it
+                future.exception()  # there may be no caller to get it
         self.exited.set_result(self._reason)
 
     def memory_bytes(self) -> int:

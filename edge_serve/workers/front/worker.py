@@ -45,6 +45,7 @@ _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: how long the index tells of a worker that died
 _NEWS_SECONDS = 60.0
 _NO_PROCESS = "its worker is started again"
+_HANGS_BESIDE = "its worker is not killed, because other models serve there: unload the model and load it again"
 
 
 class Worker:
@@ -221,7 +222,9 @@ class Worker:
             return [placement.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
 
         try:
-            answer = await self._load(FrameKind.OPEN, question, placement.spec, find_fds)
+            answer = await self._load(
+                FrameKind.OPEN, question, placement.spec, find_fds, partial(self._goes_on, placement)
+            )
             if process.exited.done():
                 raise Internal(f"worker {self.label} died just after it had loaded model '{placement.spec.name}'")
             seats = seats_in(answer, len(numbers))
@@ -247,20 +250,30 @@ class Worker:
         placement.is_open = True
 
     async def _load(
-        self, kind: int, question: dict[str, Any], spec: ModelSpec, find_fds: Callable[[], Sequence[int]] = tuple
+        self,
+        kind: int,
+        question: dict[str, Any],
+        spec: ModelSpec,
+        find_fds: Callable[[], Sequence[int]] = tuple,
+        goes_on: Callable[[str], bool] = lambda reason: False,
     ) -> dict[str, Any]:
         self._turning.add(spec.name)
         self._loading = spec.model_directory
         try:
-            return await self.process.load(kind, question, spec.name, find_fds, lambda: bool(self._placements))
+            return await self.process.load(kind, question, spec.name, find_fds, lambda: bool(self._placements), goes_on)
         finally:
             self._turning.discard(spec.name)
             self._loading = None
 
     def stop_loading(self, model_directory: Path, reason: str) -> None:
-        """Kill the process if a version of this model loads in it, and no other model is there."""
-        if self._loading == model_directory and self.claims == 1:
+        """Kill the process if a version of this model loads in it, and no other model is there. A version that was
+        unloaded while it hung in its load has no claim any more."""
+        if self._loading == model_directory and self.claims == 1 and not self._serves():
             self.process.kill(f"was killed while it loaded a model: {reason}")
+
+    def _serves(self) -> bool:
+        """Return whether the process has a model that is open."""
+        return any(one.is_open for one in self._placements)
 
     async def refusal(self, placement: ModelPlacement, timeout: float) -> str:
         """Ask the model whether it is ready. Return why it is not; "" = it is.
@@ -439,8 +452,8 @@ class Worker:
                     notify(placement.link.listener.on_lost, one.number, error)
 
     async def _revive(self, process: Process) -> None:
-        """Open the models again one after the other, for the least memory. One that loads slowly, or hangs until the
-        process is killed for it, delays the others by `ProcessLimits.slow_load` only."""
+        """Open the models again one after the other, for the least memory. One that loads slowly or hangs delays the
+        others by `ProcessLimits.slow_load` only."""
         models: dict[Arena, list[ModelPlacement]] = {}
         for placement in self._placements:
             models.setdefault(placement.link.arena, []).append(placement)
@@ -448,9 +461,9 @@ class Worker:
         for placements in models.values():
             tasks.append(self._start_reopening(self._reopen_model(placements, process), placements[0].spec.name))
             await asyncio.wait(tasks[-1:], timeout=self._limits.slow_load)
-        await asyncio.gather(*tasks, return_exceptions=True)  # `start_task` logs them
         if not process.exited.done():
             self._policy.started(self._clock.now_ns())
+        await asyncio.gather(*tasks, return_exceptions=True)  # `start_task` logs them
 
     async def _reopen_model(self, placements: Sequence[ModelPlacement], process: Process) -> None:
         for placement in placements:  # one at a time: those that were added later share what the first one loads
@@ -476,6 +489,8 @@ class Worker:
             text, trace = "model %s does not open in its restarted worker: %s", not isinstance(error, EdgeServeError)
             log.error(text, placement.spec.name, error, exc_info=trace, extra=extra)
             return False
+        finally:
+            placement.trouble = ""
         if placement not in self._placements:  # closed meanwhile
             await self.close(placement)
             return True
@@ -487,6 +502,24 @@ class Worker:
             (one, one.channel) for one in placement.instances.values() if one.closing and one.channel is not None
         ]
         await asyncio.gather(*(self._finalize(process, placement, *one) for one in removed))
+        return True
+
+    def _goes_on(self, placement: ModelPlacement, reason: str) -> bool:
+        """Return whether a placement goes on opening after the limit of a load, and report that. The process is killed
+        otherwise, which would cost other models that were opened again another restart, after each limit.
+
+        Args:
+            reason: text about the limit.
+        """
+        if placement in self._opening:  # the caller waits for the error
+            return False
+        if placement not in self._placements:  # closed meanwhile
+            return True
+        if not self._serves():
+            return False
+        if not placement.trouble:
+            placement.trouble = f"{reason}; {_HANGS_BESIDE}"
+            log.error("%s", placement.trouble, extra=model_fields(placement.spec.name, placement.spec.version))
         return True
 
     async def _retry_opening(self, placement: ModelPlacement, process: Process) -> None:

@@ -27,12 +27,13 @@ class FakeProcess:
     Attributes:
         started: set = it has said hello.
         hangs: the models that it does not open.
+        overdue: those among them whose limit passes again and again.
         stuck: it closes no model in time.
         asked: the questions that it got, as kind and content.
         descriptors: those that came with the questions, duplicated as the kernel does.
     """
 
-    def __init__(self, number: int, started: bool, hangs: set[str]) -> None:
+    def __init__(self, number: int, started: bool, hangs: set[str], overdue: set[str]) -> None:
         self.pid = number
         self.exited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.exports = None
@@ -40,12 +41,19 @@ class FakeProcess:
         if started:
             self.started.set()
         self.hangs = hangs
+        self.overdue = overdue
         self.stuck = False
         self.asked: list[tuple[int, dict[str, Any]]] = []
         self.descriptors: list[int] = []
 
     async def load(
-        self, kind: int, question: dict[str, Any], name: str, find_fds: Callable[[], Sequence[int]], is_needed: object
+        self,
+        kind: int,
+        question: dict[str, Any],
+        name: str,
+        find_fds: Callable[[], Sequence[int]],
+        is_needed: object,
+        goes_on: Callable[[str], bool],
     ) -> dict[str, Any]:
         """Open a model."""
         await self._outlive(self.started.wait())
@@ -53,6 +61,9 @@ class FakeProcess:
         self.asked.append((kind, question))
         while name in self.hangs:
             await self._outlive(asyncio.sleep(0.001))
+            if name in self.overdue and not goes_on(reason := f"model '{name}' did not load within 1 s"):
+                self.kill(f"was killed: {reason}")
+                raise Internal(reason)
         return {}
 
     async def _outlive(self, waiting: Coroutine[Any, Any, object]) -> None:
@@ -120,18 +131,20 @@ class Scene:
         processes: of the worker, in their order.
         started: the next processes say hello at once.
         hangs: the models that its processes do not open.
+        overdue: those among them whose limit passes again and again.
     """
 
     def __init__(self, limits: ProcessLimits | None = None, hooks: Hooks | None = None) -> None:
         self.processes: list[FakeProcess] = []
         self.started = True
         self.hangs: set[str] = set()
+        self.overdue: set[str] = set()
         self.models: list[FakeModel] = []
         self.workers = Workers(limits, hooks=hooks)
 
     def start_process(self, *_: object, **__: object) -> FakeProcess:
         """Start the next process."""
-        self.processes.append(FakeProcess(len(self.processes) + 1, self.started, self.hangs))
+        self.processes.append(FakeProcess(len(self.processes) + 1, self.started, self.hangs, self.overdue))
         return self.processes[-1]
 
     async def open(self, name: str, instances: int = 1) -> FakeModel:

@@ -209,6 +209,65 @@ def test_a_model_that_hangs_when_it_is_opened_again_keeps_no_other_away(monkeypa
     run(work())
 
 
+@pytest.mark.parametrize("unloaded", [False, True])
+def test_a_model_whose_load_passes_its_limit_after_a_restart_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unloaded: bool
+) -> None:
+    text = "model 'a' did not load within 1 s; its worker is not killed, because other models serve there: unload the"
+
+    async def work() -> None:
+        async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
+            hung, other = await scene.open("a"), await scene.open("b")
+            scene.hangs.add("a")
+            scene.processes[0].kill("died")
+            for one in (hung, other):
+                await one.listener.lost()
+            await other.listener.back()
+            scene.overdue.add("a")
+            while text not in hung.model.trouble():
+                await asyncio.sleep(0.001)
+            assert text not in other.model.trouble()
+            if unloaded:
+                await hung.close()
+            await asyncio.sleep(0.02)  # the limit passes again
+            scene.hangs.clear()
+            restarted = scene.processes[1]
+            if unloaded:
+                while not restarted.of_kind(FrameKind.CLOSE):
+                    await asyncio.sleep(0.001)
+                assert restarted.of_kind(FrameKind.CLOSE) == [{"model": restarted.of_kind(FrameKind.OPEN)[0]["model"]}]
+            else:
+                await hung.listener.back()
+                assert text not in hung.model.trouble()
+            assert len(scene.processes) == 2
+            assert (hung.listener.idle(), other.listener.idle()) == (True, True)
+
+    run(work())
+    assert len([line for line in caplog.messages if text in line]) == 1
+
+
+def test_a_model_whose_load_passes_its_limit_after_a_restart_gets_another_process_once_no_other_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
+            hung, other = await scene.open("a"), await scene.open("b")
+            scene.hangs.add("a")
+            scene.processes[0].kill("died")
+            for one in (hung, other):
+                await one.listener.lost()
+            await other.listener.back()
+            await other.close()
+            scene.overdue.add("a")
+            while len(scene.processes) < 3:
+                await asyncio.sleep(0.001)
+            assert "was killed: model 'a' did not load within 1 s" in hung.model.trouble()
+            scene.hangs.clear()
+            await hung.listener.back()
+
+    run(work())
+
+
 def test_models_are_opened_again_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with fake_processes(monkeypatch) as scene:
