@@ -44,7 +44,7 @@ class TrustedMetadata(Protocol):
         """Raise the floor of a value in a document. Raises RolledBack when the value is below it."""
 
     def expires(self) -> dict[str, float]:
-        """Return the seconds until each role expires."""
+        """Return when each role expires (epoch)."""
 
     def clock_unset(self) -> bool:
         """Return whether the system clock is behind a time that is certain."""

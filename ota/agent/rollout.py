@@ -49,11 +49,13 @@ class CurrentRollout:
         except OtaError as error:
             self._recorder.status.failed(self._recorder.now(), "refresh", error)
             raise
-        expires = {role: self._recorder.now() + left for role, left in self._components.trust.expires().items()}
-        unset = self._components.trust.clock_unset()
+        trust = self._components.trust
         # a later refresh leaves the errors of this run
         fresh: dict[str, object] = {"error": None} if self._found is None else {}
         self._recorder.write_status(
-            last_success=self._recorder.now(), metadata_expires=expires, clock_unset=unset, **fresh
+            last_success=self._recorder.now(),
+            metadata_expires=trust.expires(),
+            clock_unset=trust.clock_unset(),
+            **fresh,
         )
         return rollout

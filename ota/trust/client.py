@@ -50,7 +50,8 @@ class TrustClient:
         root: the factory root's bytes.
         source: the repository, or its mirrors in the order in which they are tried.
         floors: the version floors; raised and saved here.
-        now: seconds since the epoch; expiry is judged by it, and by the times in `floors` when those are later.
+        now: seconds since the epoch; expiry is judged by it, and by the times in `floors` when those are later. A
+            refresh may bring a later time.
         grace: seconds for which expired metadata is accepted: an operator at the device asked for it.
     """
 
@@ -78,14 +79,19 @@ class TrustClient:
     def _floored_now(self) -> float:
         return min(max(self._system_now, self._floors.issued, self._floors.good_time), _LATEST)
 
-    def refresh(self) -> None:
+    def refresh(self, now: float | None = None) -> None:
         """Fetch and verify the metadata of root, timestamp, snapshot, and targets. Check the floors, and raise them.
+
+        Args:
+            now: seconds since the epoch, by which expiry is judged from here; None = as before.
 
         Raises:
             FetchError: no mirror delivered.
             Expired, RolledBack, Untrusted: no mirror has metadata that may be relied on.
             StoreError, AlreadyRunning: the metadata directory cannot be written, or another process writes it.
         """
+        self._system_now = self._system_now if now is None else now
+        self._now = self._floored_now()
         failures: list[OtaError] = []
         for number, source in enumerate(self._sources):
             try:
@@ -169,8 +175,8 @@ class TrustClient:
         return {one.role: one.signed.version for one in self._verified()}
 
     def expires(self) -> dict[str, float]:
-        """Return the seconds until each role expires, for the roles that were verified so far."""
-        return {one.role: one.signed.expires.timestamp() - self._now for one in self._verified()}
+        """Return when each role expires (epoch), for the roles that were verified so far."""
+        return {one.role: one.signed.expires.timestamp() for one in self._verified()}
 
     def _refresh(self, source: RepositorySource) -> None:
         with translate_errors(self._now), self._locked():

@@ -26,24 +26,29 @@ class ExpiryCheckedTrust:
 
     def reading(self) -> ClockReading:
         """Judge the system clock now."""
-        return clock_floor.judge(self._clock.now(), self._floors, self._certain)
+        return self._judge(self._clock.now())
+
+    def _judge(self, system: float) -> ClockReading:
+        return clock_floor.judge(system, self._floors, self._certain)
 
     def refresh(self) -> None:
-        """Fetch and verify the metadata.
+        """Fetch and verify the metadata. Expiry is judged by one reading of the clock, which is then stored as certain:
+        another reading, after a jump of the clock, would be stored unchecked.
 
         Raises:
             Expired: nothing proves that the clock is right, so that expiry is unknown; models go on.
         """
+        system = self._clock.now()
         try:
-            self._trust.refresh()
+            self._trust.refresh(max(system, clock_floor.BUILT))
         except Expired as error:
-            if doubt := self.reading().doubt:
+            if doubt := self._judge(system).doubt:
                 raise Expired(doubt) from error
             raise
-        found = self.reading()
+        found = self._judge(system)
         if found.doubt:
             raise Expired(found.doubt)
-        clock_floor.record_time(self._clock.now(), self._floors, certain=self._kept and not found.unset)
+        clock_floor.record_time(system, self._floors, certain=self._kept and not found.unset)
 
     def is_refreshed(self) -> bool:
         """Return whether the metadata of this run is verified, so that documents need no refresh."""
@@ -66,7 +71,7 @@ class ExpiryCheckedTrust:
         self._trust.raise_floor(name, path, value)
 
     def expires(self) -> dict[str, float]:
-        """Return the seconds until each role expires."""
+        """Return when each role expires (epoch)."""
         return self._trust.expires()
 
     def clock_unset(self) -> bool:

@@ -100,7 +100,7 @@ class FakeTrust:
         return self.unset
 
     def expires(self) -> dict[str, float]:
-        return {"timestamp": 3600.0}
+        return {"timestamp": NOW + 3600.0}
 
 
 @dataclass

@@ -31,7 +31,7 @@ def test_a_refresh_fetches_each_role_once_and_verifies_documents(repository: Rep
     ]
     assert trust.document(MANIFEST, 1000) == b'{"release": 1}'
     assert trust.versions() == {"root": 1, "timestamp": 2, "snapshot": 2, "targets": 2, "models-det": 2}
-    assert trust.expires()["timestamp"] == pytest.approx(3 * DAY)
+    assert trust.expires()["timestamp"] == NOW + 3 * DAY
     assert trust.is_refreshed()
     assert repository.fetched[4] == "metadata/2.models-det.json"
     assert len(repository.fetched) == 6

@@ -71,7 +71,7 @@ def test_an_unset_clock_updates_and_is_shown(repository: Repository, device: Dev
     dated = _run(device, repository, 0.0)
 
     assert dated.clock_unset()
-    assert dated.expires()["timestamp"] == 3 * DAY
+    assert dated.expires()["timestamp"] == NOW + 3 * DAY
     assert device.floors().good_time == NOW
 
 
@@ -96,3 +96,39 @@ def test_a_time_at_which_expired_metadata_was_accepted_is_not_kept(repository: R
     """The operator's clock may be wrong, and the floor would keep that for ever."""
     _run(device, repository, NOW, kept=False)
     assert device.floors().good_time == 0
+
+
+def _opened(device: Device, repository: Repository, clock: _Clock) -> ExpiryCheckedTrust:
+    """Return the trust of a run with a clock that a time server has confirmed, refreshed once."""
+    floors = device.floors()
+    dated = ExpiryCheckedTrust(device.trust(repository, clock.time, floors), floors, clock, certain=True)
+    dated.refresh()
+    return dated
+
+
+@pytest.mark.fault("K1")
+def test_a_jump_between_two_refreshes_of_a_run_is_not_kept(repository: Repository, device: Device) -> None:
+    clock = _Clock(NOW)
+    dated = _opened(device, repository, clock)
+    clock.time += 2 * YEARS
+    with pytest.raises(Expired, match=r"Final root.json is expired"):
+        dated.refresh()
+    assert device.floors().good_time == NOW
+
+    clock.time = NOW + 2 * HOUR
+    dated.refresh()
+    assert device.floors().good_time == NOW + 2 * HOUR
+
+
+@pytest.mark.fault("K1", "R1")
+def test_metadata_that_expires_during_a_run_ends_its_refreshes(repository: Repository, device: Device) -> None:
+    clock = _Clock(NOW)
+    dated = _opened(device, repository, clock)
+    clock.time = NOW + 3 * DAY + HOUR
+    with pytest.raises(Expired, match=r"timestamp.json is expired"):
+        dated.refresh()
+    repository.advance(3 * DAY + HOUR)
+    repository.publish()
+    dated.refresh()
+    assert dated.document(MANIFEST, 1000) == b'{"release": 1}'
+    assert dated.expires()["timestamp"] == NOW + 6 * DAY + HOUR
