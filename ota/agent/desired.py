@@ -135,21 +135,22 @@ def _failure(entry: bad.BadRelease) -> str:
 
 
 def variant(components: Components, manifest: Manifest, *, patient: bool) -> Variant:
-    """Return the variant that this device should run.
+    """Return the variant that this device should run. A transient failure does not lead to another one, which would
+    stay after the failure has ended.
 
     Raises:
         Unsuitable: none fits.
-        Postponed: those that fit failed here, and are tried again later. FailedHere: and are not.
+        Postponed: the one to run failed here, and is tried again later. FailedHere: those that fit did, and are not.
     """
     every = candidates(components, manifest, patient=patient)
-    for one in every:
-        if not one.why_not:
-            return one.variant
-    reasons = "; ".join(f"{one.variant.id}: {one.why_not}" for one in every)
+    fits = [not one.why_not for one in candidates(components, manifest, patient=False)]
+    chosen = next((one for one, may_run in zip(every, fits, strict=True) if may_run), None)
+    if chosen is not None and not chosen.why_not:
+        return chosen.variant
+    reasons = "; ".join(f"{one.variant.id}: {one.why_not}" for one in every if one.why_not)
     release = f"{manifest.bundle} {manifest.release}"
     if any("failed on this device" in one.why_not for one in every):
-        waits = patient and any(not one.why_not for one in candidates(components, manifest, patient=False))
-        raise (Postponed if waits else FailedHere)(
+        raise (Postponed if chosen is not None else FailedHere)(
             f"{release} is not installed: {reasons}. 'edge-ota retry {manifest.bundle}' tries it again"
         )
     raise Unsuitable(f"no variant of {release} fits this device: {reasons}")

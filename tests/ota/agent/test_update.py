@@ -34,7 +34,7 @@ from ota.fetch.blobs import BlobFetcher
 from ota.files import DiskOperation
 from ota.server.admin_client import ServerReload
 from ota.server.trial import UnitTrial
-from ota.store import bad, history, pause
+from ota.store import bad, history, pause, releases
 from ota.store.bad import FIRST_WAIT
 from ota.store.journal import Journal, UpdateStage
 from tests.ota.bundles import files_of, sha256
@@ -139,6 +139,25 @@ def test_wrong_bytes_are_not_fetched_again_in_each_run(device: Device) -> None:
         device.run()
     source.blobs[sha256(model)] = model
     assert device.run()["det"].release == 17, "an operator does not wait"
+
+
+@pytest.mark.fault("N9")
+@pytest.mark.parametrize("failure", [WrongBytes("mirror 0 transferred other bytes"), FetchError("the server is down")])
+def test_a_transient_failure_leads_to_no_other_variant(device: Device, failure: OtaError) -> None:
+    variants = [{"id": one, "kind": "onnx", "priority": 1 + (one == "worse")} for one in ("better", "worse")]
+    device.publish(release=18, variants=variants)
+    device.fetcher.failures = [failure]
+    assert device.outcomes(by_hand=False)["det"].error is failure
+    device.clock.sleep(60)
+    waits = device.run(by_hand=False)["det"]
+    assert (waits.release, waits.error) == (16, None)
+    assert "better: it failed on this device" in waits.waiting_for
+    assert "not before" in waits.waiting_for
+    device.clock.sleep(15 * 60)
+    assert device.run(by_hand=False)["det"].release == 18
+    record = releases.read_record(device.layout.release("det", 18))
+    assert record is not None
+    assert record.variant == "better"
 
 
 @pytest.mark.fault("R6")
