@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ota import files
+from ota.errors import Withdrawn
 from ota.layout import StateLayout
 from ota.store import bad, journal, links
 from ota.store.journal import Journal, NextRelease, UpdateStage
@@ -109,9 +110,17 @@ def begin_undo(layout: StateLayout, entry: Journal) -> Journal:
 
 
 def end_undo(layout: StateLayout, entry: Journal) -> Journal:
-    """Write the journal without the next release, whose links are removed, and to which no way back leads."""
+    """Write the journal without the next release, to which no way back leads. The release that serves is not withdrawn:
+    it may be the one that an operator left, if the older one cannot serve.
+    """
     assert entry.next is not None
     previous = entry.previous if entry.previous != entry.next.release else 0
+    known = bad.load(layout)
+    kept = known.without(entry.bundle, entry.active, Withdrawn.reason) if entry.active else known
+    if (
+        kept.entries != known.entries
+    ):  # before the journal: after a power cut in between, the next run comes here again
+        bad.save(layout, kept)
     entry = replace(entry, previous=previous, next=None)
     journal.write(layout, entry)
     return entry

@@ -153,7 +153,7 @@ def _note_way_back(components: LocalComponents, entry: Journal, why: str, reason
 
 def go_back(components: LocalComponents, entry: Journal) -> Journal:
     """Change the links back, and reload the active release. If that fails, reload the release before it, which may be
-    the one that an operator left: it is then not withdrawn.
+    the one that an operator left.
     """
     apply_links(components, entry)
     try:
@@ -165,10 +165,7 @@ def go_back(components: LocalComponents, entry: Journal) -> Journal:
             text = "and no release before it is on this disk: see 'edge-serve status', or publish one that works"
             raise ServerError(f"{error.message}; {text}") from error
         components.tell(f"{entry.bundle}: {error.message}; back to release {older}")
-        # first: if the power fails before the journal is written, the next run comes here again
-        bad.save(components.layout, bad.load(components.layout).without(entry.bundle, older, Withdrawn.reason))
-        entry = replace(entry, active=older, previous=0, next=None)
-        journal.write(components.layout, entry)
+        entry = end_undo(components.layout, replace(entry, active=older, previous=0))
         apply_links(components, entry)
         load(components, entry)
         return entry

@@ -36,7 +36,10 @@ def roll_back(components: LocalComponents, bundle: str, why: str, *, serve_none:
     left, before = (
         (following.release, (entry.active, entry.previous)) if following else (entry.active, (entry.previous,))
     )
-    older = next((one for one in before if one and journal.has_complete(components.layout, entry, one)), 0)
+    # a rollback that was interrupted has the release that it left as the one before
+    older = next(
+        (one for one in before if one not in (0, left) and journal.has_complete(components.layout, entry, one)), 0
+    )
     if not left:
         raise StoreError(f"no release of {bundle} serves, so nothing is rolled back: see 'edge-ota status'")
     is_begun = following is not None and following.stage is UpdateStage.UNDOING
@@ -45,14 +48,16 @@ def roll_back(components: LocalComponents, bundle: str, why: str, *, serve_none:
             f"no release of {bundle} before {left} is on this device: publish another one, pin an older one with "
             "'edge-ota publish rollout pin', or have none serve with 'edge-ota rollback --yes'"
         )
+    tried = older
     if following is not None:
+        tried = entry.active
         entry = switch.undo(components, entry, error)
     else:
         switch.record_failure(components, bundle, left, ANY_VARIANT, error)
         entry = switch.go_back_to(components, entry, older, error.message, reason=error.reason, fallback=left)
     if entry.active == left:
-        failed = TrialFailed(f"{bundle} {older} did not load, so release {left} serves: see 'edge-serve status'")
-        switch.record_failure(components, bundle, older, ANY_VARIANT, failed)
+        failed = TrialFailed(f"{bundle} {tried} did not load, so release {left} serves: see 'edge-serve status'")
+        switch.record_failure(components, bundle, tried, ANY_VARIANT, failed)
         raise failed
     return entry
 

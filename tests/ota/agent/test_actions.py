@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ota.agent.update import BundleOutcome
 from ota.decide.probation import ProbationVerdict
 from ota.errors import ServerError, StoreError, TrialFailed, UsageError
 from ota.files import DiskOperation
+from ota.server.admin_client import ServerReload
 from ota.store import bad, history, journal
 from ota.store.journal import NextRelease, UpdateStage
 from tests.ota.bundles import files_of, sha256
@@ -237,3 +239,42 @@ def test_the_history_has_a_rollback(device: Device) -> None:
     roll_back(device)
     found = [(one["event"], one["release"], one["reason"]) for one in history.read(device.layout)[-2:]]
     assert found == [("bad", 16, "operator"), ("rolled_back", 16, "operator")]
+
+
+def interrupted(device: Device) -> None:
+    """Begin a rollback while edge-serve is down, and lose a file of the older release."""
+    device.server.failures = [ServerError("no edge-serve answers")]
+    with pytest.raises(ServerError):
+        roll_back(device)
+    (device.layout.release("det", 15) / "15/model.onnx").unlink()
+
+
+@pytest.mark.fault("L6", "D6")
+def test_a_repeated_rollback_to_a_damaged_release_bans_that_one(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reload(models: Sequence[str], **options: object) -> Mapping[str, ServerReload]:
+        if os.readlink(device.repository / "det").endswith("/15"):
+            return {"det": ServerReload(("16",), "no file model.onnx")}
+        return {"det": ServerReload(("16",))}
+
+    interrupted(device)
+    monkeypatch.setattr(device.server, "reload", reload)
+    with pytest.raises(TrialFailed, match="det 15 did not load, so release 16 serves"):
+        roll_back(device)
+    assert device.journal().active == 16
+    assert [(one.release, one.reason) for one in bad.load(device.layout).entries] == [(15, "trial")]
+
+
+@pytest.mark.fault("L6", "D6")
+@pytest.mark.parametrize("is_started", [False, True])
+def test_a_release_that_a_repair_keeps_is_not_withdrawn(device: Device, is_started: bool) -> None:
+    interrupted(device)
+    if is_started:
+        device.boot()
+    assert device.run(by_hand=False)["det"].release == 16
+    assert device.server.serving == {"det": 16}
+    assert withdrawn(device) == []
+    (device.layout.release("det", 16) / "16/model.onnx").unlink()
+    assert device.run()["det"].release == 16, "it is installed again"
+    assert device.server.serving == {"det": 16}
