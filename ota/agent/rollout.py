@@ -14,6 +14,9 @@ from ota.errors import OtaError
 
 #: after so long the metadata is refreshed again
 FRESH_SECONDS = 300.0
+#: a refresh that failed is repeated after so many times its duration, if that is longer: a silent mirror takes minutes,
+#: in which no probation is judged
+_FAILED_DURATIONS = 30.0
 
 
 class CurrentRollout:
@@ -23,19 +26,25 @@ class CurrentRollout:
         self._components, self._recorder = components, recorder
         self._found: Rollout | OtaError | None = None
         self._until = 0.0
+        #: the last error in the status file if a refresh may replace it: one of an earlier run, or of a refresh
+        self._old_error = recorder.status.document.get("error")
 
     def read(self) -> Rollout:
-        """Return the document. Refresh the metadata first if the last refresh ended more than FRESH_SECONDS ago.
+        """Return the document. Refresh the metadata first if the last refresh ended more than FRESH_SECONDS ago, or, if
+        it failed slowly, longer ago.
 
         Raises:
             OtaError: the metadata could not be refreshed. The same error is raised again until the next try.
         """
-        if self._found is None or self._components.clock.monotonic() >= self._until:
+        began = self._components.clock.monotonic()
+        if self._found is None or began >= self._until:
+            wait = FRESH_SECONDS
             try:
                 self._found = self._refresh()
             except OtaError as error:
                 self._found = error
-            self._until = self._components.clock.monotonic() + FRESH_SECONDS
+                wait = max(wait, _FAILED_DURATIONS * (self._components.clock.monotonic() - began))
+            self._until = self._components.clock.monotonic() + wait
         if isinstance(self._found, OtaError):
             raise self._found
         return self._found
@@ -47,11 +56,12 @@ class CurrentRollout:
             self._components.trust.refresh()
             rollout = desired.wanted(self._components)
         except OtaError as error:
-            self._recorder.status.failed(self._recorder.now(), "refresh", error)
+            self._record_failure(error)
             raise
         trust = self._components.trust
-        # a later refresh leaves the errors of this run
-        fresh: dict[str, object] = {"error": None} if self._found is None else {}
+        fresh: dict[str, object] = {}
+        if self._may_replace_error():
+            fresh["error"] = self._old_error = None
         self._recorder.write_status(
             last_success=self._recorder.now(),
             metadata_expires=trust.expires(),
@@ -59,3 +69,15 @@ class CurrentRollout:
             **fresh,
         )
         return rollout
+
+    def _may_replace_error(self) -> bool:
+        """Return whether no other step of this run has failed since."""
+        return self._recorder.status.document.get("error") is self._old_error
+
+    def _record_failure(self, error: OtaError) -> None:
+        status = self._recorder.status
+        if self._may_replace_error():
+            status.failed(self._recorder.now(), "refresh", error)
+            self._old_error = status.document["error"]
+        else:
+            status.count(f"refresh/{error.reason}")

@@ -81,7 +81,7 @@ class Update:
             self._system.note_results()
             try:
                 outcomes: dict[str, BundleOutcome] = {}
-                for step in (self.repair, self.undo_denied, self.finish):
+                for step in (self.repair, self.check_probation, self.undo_denied, self.finish):
                     for bundle in journal.bundles(self._layout):
                         self._run_step(outcomes, bundle, step)
                 if self._is_paused():
@@ -110,6 +110,13 @@ class Update:
         elif restored.changed and stage is not UpdateStage.SWITCHING:
             switch.load(self._components, entry)
         return self._wait(entry, "")
+
+    def check_probation(self, bundle: str) -> BundleOutcome:
+        """Go back from a release that has failed its probation. First, because a silent network holds up the run."""
+        entry = self._entry(bundle)
+        if entry.next is not None and entry.next.stage is UpdateStage.PROBATION:
+            self._judge(entry)
+        return BundleOutcome(bundle, entry.serving())
 
     def undo_denied(self, bundle: str) -> BundleOutcome:
         """Go back from a release in a switch or a probation if the rollout denies it."""
@@ -321,18 +328,14 @@ class Update:
     def _watch(self, entry: Journal) -> BundleOutcome:
         """Watch the serving release until it is GOOD, or roll back if it fails or is denied."""
         self._recorder.write_bundle(entry)
-        probation, clock = self._components.probation, self._components.clock
+        clock = self._components.clock
         until = clock.monotonic() + _LONGEST_WATCH * self._components.settings.probation_seconds
         while True:
+            verdict, why = self._judge(entry)  # first: a refresh may last for minutes
             if self._is_denied(entry):
                 return self.undo_denied(entry.bundle)
             if self._recorder.status.document.get("state") != "probation":  # at first, and after a refresh
                 self._recorder.write_status(state="probation")
-            verdict, why = probation.judge(entry, clock.monotonic())
-            if verdict is ProbationVerdict.BAD:
-                error = TrialFailed(f"{entry.bundle} {entry.serving()} failed its probation: {why}")
-                self._recorder.record_failure(entry.bundle, ANY_VARIANT, error)
-                raise error
             if verdict is ProbationVerdict.GOOD:
                 entry = switch.accept(self._components, entry)
                 self._components.tell(f"{entry.bundle}: release {entry.active} is good")
@@ -340,7 +343,20 @@ class Update:
                 return BundleOutcome(entry.bundle, entry.active)
             if clock.monotonic() > until:
                 return self._wait(entry, f"probation: {why}")
-            clock.sleep(probation.interval())
+            clock.sleep(self._components.probation.interval())
+
+    def _judge(self, entry: Journal) -> tuple[ProbationVerdict, str]:
+        """Judge a probation. Return the verdict and its reason. Roll back if the release has failed.
+
+        Raises:
+            TrialFailed: it has.
+        """
+        verdict, why = self._components.probation.judge(entry, self._components.clock.monotonic())
+        if verdict is ProbationVerdict.BAD:
+            error = TrialFailed(f"{entry.bundle} {entry.serving()} failed its probation: {why}")
+            self._recorder.record_failure(entry.bundle, ANY_VARIANT, error)
+            raise error
+        return verdict, why
 
     def _go_back_from_denied(self, wish: BundleRollout, entry: Journal) -> Journal:
         """Go back from a denied release to the one before, if that may run, before a replacement is fetched."""

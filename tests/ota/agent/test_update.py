@@ -656,6 +656,69 @@ def test_without_a_network_a_device_finishes_what_it_has_begun(device: Device) -
     assert status(device)["error"]["message"] == "the server is down"
 
 
+def watch(device: Device, changes: Mapping[float, OtaError | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watch probations for an hour. `changes`: seconds from now -> the state of the network from then on."""
+    began = device.clock.seconds
+
+    def judge(entry: Journal, now: float) -> tuple[ProbationVerdict, str]:
+        for after, failure in changes.items():
+            if now >= began + after:
+                device.trust.failure = failure
+        return (ProbationVerdict.GOOD if now >= began + 3600 else ProbationVerdict.WAIT), "0 requests"
+
+    monkeypatch.setattr(device.probation, "judge", judge)
+    monkeypatch.setattr(device.probation, "interval", lambda: 60.0)
+
+
+def test_the_error_of_a_refresh_ends_with_a_later_one_of_the_run(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.publish(release=17)
+    watch(device, {400: FetchError("the server is down"), 1400: None}, monkeypatch)
+    assert device.run()["det"].release == 17
+    assert status(device)["error"] is None
+    assert status(device)["counters"]["failures"]["refresh/fetch"] > 0
+
+
+def test_the_error_of_a_bundle_is_shown_though_the_network_fails_later(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.publish("abc", 1)
+    device.publish(release=17)
+    device.trial.bad.add(("abc", 1))
+    watch(device, {400: FetchError("the server is down")}, monkeypatch)
+    assert device.outcomes()["det"].release == 17
+    assert status(device)["error"]["reason"] == "trial"
+    assert status(device)["counters"]["failures"]["refresh/fetch"] > 0
+
+
+@pytest.mark.fault("L4")
+def test_a_silent_network_holds_up_no_judgement(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device.publish(release=17)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "0 requests")] * 3100
+    device.run()
+    silent: list[float] = []
+
+    def refresh() -> None:
+        silent.append(device.clock.seconds)
+        device.clock.sleep(60)
+        raise FetchError("the server sends nothing")
+
+    monkeypatch.setattr(device.trust, "refresh", refresh)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "0 requests")] * 3100
+    with pytest.raises(FetchError):
+        device.outcomes(by_hand=False)
+    assert len(silent) == 4, "one in half an hour"
+    device.probation.verdicts = [(ProbationVerdict.BAD, "9 of 9 requests failed")]
+    silent.clear()
+    began = device.clock.seconds
+    with pytest.raises(FetchError):
+        device.outcomes(by_hand=False)
+    back = next(one for one in history.read(device.layout) if one["event"] == "rolled_back")
+    assert (back["time"], len(silent)) == (began, 1)
+    assert device.server.serving == {"det": 16}
+
+
 def test_a_pause_stops_updates_but_not_a_probation(device: Device) -> None:
     device.publish(release=17)
     device.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
