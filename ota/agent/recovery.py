@@ -117,9 +117,7 @@ def end_undo(layout: StateLayout, entry: Journal) -> Journal:
     previous = entry.previous if entry.previous != entry.next.release else 0
     known = bad.load(layout)
     kept = known.without(entry.bundle, entry.active, Withdrawn.reason) if entry.active else known
-    if (
-        kept.entries != known.entries
-    ):  # before the journal: after a power cut in between, the next run comes here again
+    if kept.entries != known.entries:  # before the journal: after a power cut in between, the next run comes here again
         bad.save(layout, kept)
     entry = replace(entry, previous=previous, next=None)
     journal.write(layout, entry)

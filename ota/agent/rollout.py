@@ -10,7 +10,7 @@ from ota.agent import desired
 from ota.agent.components import Components
 from ota.agent.recorder import UpdateRecorder
 from ota.documents.rollout import Rollout
-from ota.errors import OtaError
+from ota.errors import OtaError, Postponed
 
 #: after so long the metadata is refreshed again
 FRESH_SECONDS = 300.0
@@ -48,6 +48,17 @@ class CurrentRollout:
         if isinstance(self._found, OtaError):
             raise self._found
         return self._found
+
+    def read_before_switch(self, release: int) -> Rollout:
+        """Return the document right before a switch to a release, or to a version of the system.
+
+        Raises:
+            Postponed: the metadata could not be refreshed.
+        """
+        try:
+            return self.read()
+        except OtaError as error:
+            raise Postponed(f"{release} is ready, and waits for fresh metadata: {error.message}") from error
 
     def _refresh(self) -> Rollout:
         """Fetch and verify the metadata, and record that in the status file."""

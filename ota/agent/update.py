@@ -186,10 +186,7 @@ class Update:
             Postponed: updates are paused, it is outside of the hours, the rollout wants another release, or the
                 metadata could not be refreshed.
         """
-        try:
-            rollout = self._rollout.read()
-        except OtaError as error:
-            raise Postponed(f"{release} is ready, and waits for fresh metadata: {error.message}") from error
+        rollout = self._rollout.read_before_switch(release)
         self._recorder.check_pause()
         choice = desired.choose(self._components, rollout, entry.bundle, entry)
         if why := reason_not_to_switch(choice, release, ignore_hours=self._options.now):

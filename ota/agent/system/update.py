@@ -21,7 +21,7 @@ from ota.decide.system import SystemState
 from ota.decide.window import in_window
 from ota.documents.manifest import FileEntry
 from ota.documents.names import SYSTEM, system_target
-from ota.documents.rollout import BundleRollout
+from ota.documents.rollout import BundleRollout, Rollout
 from ota.documents.system import MOST_BYTES, SystemDocument, read_system
 from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted, WrongBytes
 from ota.fetch.limits import check_hours
@@ -83,8 +83,8 @@ class SystemUpdate:
             Postponed: it waits. OtaError: it failed.
         """
         self._recorder.check_pause()
-        state, wish = read_state(self._root), desired.wish(self._rollout.read(), SYSTEM)
-        choice = self._choose(state)
+        state, rollout = read_state(self._root), self._rollout.read()
+        wish, choice = desired.wish(rollout, SYSTEM), self._choose(state, rollout)
         if choice.release in (0, state.version):
             system_stage.keep_only(self._layout, 0)
             return state.version, decide.reason_models_wait(state) if choice.release else choice.why
@@ -98,7 +98,8 @@ class SystemUpdate:
         self._unit.check()
         document = self._fetch(wish, state, choice.release)
         # decided again: the download may have lasted for hours
-        if why := reason_not_to_switch(self._choose(state), choice.release, ignore_hours=self._now):
+        again = self._choose(state, self._rollout.read_before_switch(choice.release))
+        if why := reason_not_to_switch(again, choice.release, ignore_hours=self._now):
             raise Postponed(why)
         self._recorder.check_pause()
         return state.version, self._install(document)
@@ -108,9 +109,8 @@ class SystemUpdate:
         state = find_state(self._root)
         return as_journal(state, self._layout) if state else None
 
-    def _choose(self, state: SystemState) -> ReleaseChoice:
-        """Return the version that this device should run by the rollout and the hours of this moment."""
-        rollout = self._rollout.read()
+    def _choose(self, state: SystemState, rollout: Rollout) -> ReleaseChoice:
+        """Return the version that this device should run by a rollout and the hours of this moment."""
         choice = desired.choose(self._components, rollout, SYSTEM, Journal(SYSTEM, active=state.version))
         own = check_hours(self._components.settings.system_window, "SYSTEM_WINDOW")
         if not desired.wish(rollout, SYSTEM).window and not in_window(own, self._components.clock.now()):

@@ -170,6 +170,20 @@ def test_a_system_that_is_no_longer_wanted_after_its_download_is_not_installed(
     assert (asked, device.staged()) == ([], [])
 
 
+def test_an_installation_waits_for_the_network_if_the_metadata_is_old(
+    device: SystemDevice, asked: list[Mapping[str, Any]]
+) -> None:
+    def slowly() -> None:
+        device.clock.sleep(3 * 3600)
+        device.trust.failure = FetchError("the server is down")
+
+    device.fetcher.slowly = slowly
+    assert device.waits() == "2 is ready, and waits for fresh metadata: the server is down"
+    assert not asked
+    device.trust.failure = None
+    assert device.waits() == "2 is installed, and the device restarts into it"
+
+
 def test_wrong_bytes_are_not_fetched_again_in_each_run(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
     device.fetcher.failures = [WrongBytes("the mirror delivered a file with another SHA-256")] * 2
     assert device.fails(by_hand=False).reason == "untrusted"
