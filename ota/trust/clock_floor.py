@@ -104,8 +104,9 @@ def open_clock(clock: TimeSource, floors: Floors, place: Path) -> FlooredClock:
         place: the file that has the time of earlier runs while the clock is behind the floor.
     """
     found = judge(clock.now(), floors, synchronized=True)
-    start = _continue(place, _floor(floors), clock.monotonic()) if found.unset else found.now
-    return FlooredClock(clock, floors, start)
+    if not found.unset:
+        return FlooredClock(clock, floors, found.now)
+    return FlooredClock(clock, floors, _continue(place, _floor(floors), clock.monotonic()), place)
 
 
 def _continue(place: Path, floor: float, monotonic: float) -> float:
@@ -121,9 +122,13 @@ def _continue(place: Path, floor: float, monotonic: float) -> float:
             passed = monotonic - mark if monotonic >= mark else monotonic
             if found.number("floor") <= floor:  # a lower floor: the key that raised the other one was stolen
                 now = max(floor, found.number("time") + passed)
+    _store(place, floor, now, monotonic)
+    return now
+
+
+def _store(place: Path, floor: float, now: float, monotonic: float) -> None:
     with contextlib.suppress(StoreError):  # no state yet, or a full disk, which must not stop updates
         files.write_durably(place, to_canonical_json({"floor": floor, "time": now, "mark": monotonic}), 0o600)
-    return now
 
 
 def _floor(floors: Floors, built: float = BUILT) -> float:
@@ -137,16 +142,25 @@ class FlooredClock:
         clock: the system's.
         floors: their times; a refresh may raise them during the run.
         start: the time at the start of the run.
+        place: the file that gets the time every minute, for runs after a restart; None = the clock was right at first.
     """
 
-    def __init__(self, clock: TimeSource, floors: Floors, start: float) -> None:
-        self._clock, self._floors = clock, floors
-        self._latest, self._mark = start, clock.monotonic()
+    def __init__(self, clock: TimeSource, floors: Floors, start: float, place: Path | None = None) -> None:
+        self._clock, self._floors, self._place = clock, floors, place
+        self._latest = self._stored = start
+        self._mark, self._highest = clock.monotonic(), _floor(floors)
 
     def now(self) -> float:
         """Return seconds since the epoch, never less than before."""
         before, self._mark = self._mark, self._clock.monotonic()
-        self._latest = max(self._latest + self._mark - before, self._clock.now(), _floor(self._floors))
+        system, floor = self._clock.now(), _floor(self._floors)
+        self._latest = max(self._latest + self._mark - before, system, floor)
+        self._highest = max(self._highest, floor)  # the time may come from a floor that ended during the run
+        if system >= self._latest:
+            self._place = None  # the clock was set, perhaps years ahead
+        if self._place is not None and self._latest - self._stored >= TOLERANCE:
+            _store(self._place, self._highest, self._latest, self._mark)
+            self._stored = self._latest
         return self._latest
 
     def monotonic(self) -> float:

@@ -85,6 +85,31 @@ def test_time_passes_during_a_run_and_between_runs(system: WrongClock, place: Pa
 
 
 @pytest.mark.fault("K1")
+def test_the_time_of_a_long_run_survives_a_restart(system: WrongClock, place: Path) -> None:
+    clock = opened(system, place, NOW - HOUR)
+    for _ in range(3 * 60):
+        system.sleep(60)
+        last = clock.now()
+    assert last == NOW + 2 * HOUR
+    system.booted = system.true - 60
+    assert last <= opened(system, place, NOW - HOUR).now() <= system.true
+
+
+@pytest.mark.fault("K1")
+def test_a_time_of_the_system_clock_is_not_stored(system: WrongClock, place: Path) -> None:
+    """The clock is set during the run: perhaps by a forged time server, and back later."""
+    clock = opened(system, place, NOW - HOUR)
+    system.sleep(60)
+    lag, system.lag = system.lag, -730 * DAY
+    assert clock.now() == NOW + 730 * DAY + 60
+    system.lag = lag
+    for _ in range(10):
+        system.sleep(60)
+        clock.now()
+    assert opened(system, place, NOW - HOUR).now() < NOW
+
+
+@pytest.mark.fault("K1")
 def test_a_refresh_and_a_clock_that_is_set_count_at_once(system: WrongClock, place: Path) -> None:
     floors = floors_at(NOW - 5 * DAY)
     clock = open_clock(system, floors, place)
@@ -98,6 +123,16 @@ def test_a_refresh_and_a_clock_that_is_set_count_at_once(system: WrongClock, pla
 def test_a_time_that_a_stolen_key_signed_ends_with_that_key(system: WrongClock, place: Path) -> None:
     assert opened(system, place, NOW + 13 * DAY).now() == NOW + 13 * DAY
     system.sleep(_RUNS)
+    assert opened(system, place, NOW).now() == NOW
+
+
+@pytest.mark.fault("T4")
+def test_such_a_time_ends_also_if_its_key_is_replaced_during_a_run(system: WrongClock, place: Path) -> None:
+    floors = floors_at(NOW + 13 * DAY)
+    clock = open_clock(system, floors, place)
+    floors.issued = NOW
+    system.sleep(_RUNS)
+    assert clock.now() > NOW + 13 * DAY
     assert opened(system, place, NOW).now() == NOW
 
 
