@@ -96,10 +96,15 @@ def discard(layout: StateLayout, found: Iterable[Damage]) -> list[str]:
         if record is None or damage.path not in record.files:
             continue
         sha256, size = record.files[damage.path]
-        blob = layout.blob(sha256)
-        if blob.exists() and _compare(blob, sha256, size):
-            with files.wrap_errors(blob):
-                files.unlink(blob)
-                files.sync_directory(blob.parent)
+        discard_blob(layout, sha256, size)
         gone.append(sha256)
     return gone
+
+
+def discard_blob(layout: StateLayout, sha256: str, size: int) -> None:
+    """Remove a blob if it is damaged, so that a fetch brings it again."""
+    blob = layout.blob(sha256)
+    if blob.exists() and _compare(blob, sha256, size):
+        with files.wrap_errors(blob):
+            files.unlink(blob)
+            files.sync_directory(blob.parent)

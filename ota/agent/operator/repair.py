@@ -80,6 +80,8 @@ def _install_again(components: Components, damage: Damage) -> str:
     if manifest is None or variant is None:
         return ""
     wanted = desired.files(manifest, variant)
+    for one in wanted:
+        scrub.discard_blob(layout, one.sha256, one.size)
     components.fetcher.missing(wanted)
     components.fetcher.fetch(wanted, lambda done, total: None)
     releases.install(layout, manifest, variant, files.sha256_of(layout.manifest(bundle, manifest.release))[0])

@@ -56,6 +56,19 @@ def test_a_release_whose_files_are_lost_with_its_record_is_fetched_again(device:
 
 
 @pytest.mark.fault("D6")
+def test_a_release_whose_record_and_blob_are_damaged_is_fetched_again(device: Device) -> None:
+    device.publish("seg", 1)
+    device.run()
+    for path in (device.layout.release("det", 15) / "15/model.onnx", device.layout.release("seg", 1) / "1/model.onnx"):
+        data = path.read_bytes()
+        path.chmod(0o640)
+        path.write_bytes(b"X" + data[1:])  # a hard link of its blob
+    record(device).unlink()
+    assert repair.repair(device.parts(), damage(device)) == []
+    assert damage(device) == []
+
+
+@pytest.mark.fault("D6")
 def test_all_models_of_a_bundle_keep_their_variant(tmp_path: Path) -> None:
     """The files of the other variant are as long, and its blobs are on this device, too."""
     device, names = Device(tmp_path), ("front", "inner")
