@@ -522,6 +522,9 @@ def test_a_trial_that_kills_the_agent_is_started_a_limited_number_of_times(devic
     with pytest.raises(TrialFailed, match="was started 3 times"):
         device.run()
     assert "failed on this device" in device.run()["det"].waiting_for
+    device.trial.failure = None
+    assert actions.retry(device.layout, "det", 17, device.clock.now()) == 1
+    assert device.run()["det"].release == 17, "an operator may have stopped it each time"
 
 
 def test_a_trial_that_hangs_is_started_a_limited_number_of_times(device: Device) -> None:
