@@ -120,7 +120,7 @@ def test_a_jump_between_two_refreshes_of_a_run_is_not_kept(repository: Repositor
     assert device.floors().good_time == NOW + 2 * HOUR
 
 
-@pytest.mark.fault("K1", "R1")
+@pytest.mark.fault("K1", "T5")
 def test_metadata_that_expires_during_a_run_ends_its_refreshes(repository: Repository, device: Device) -> None:
     clock = _Clock(NOW)
     dated = _opened(device, repository, clock)

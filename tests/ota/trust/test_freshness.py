@@ -41,8 +41,8 @@ def test_expired_metadata_is_refused_until_it_is_signed_again(
 
 
 @pytest.mark.fault("T5")
-def test_metadata_that_expires_during_a_run_is_good_to_its_end(repository: Repository, device: Device) -> None:
-    """The time of a run is that of its start (5.1 of the specification)."""
+def test_metadata_that_expires_after_a_refresh_is_good_until_the_next(repository: Repository, device: Device) -> None:
+    """The time of documents is that of the last refresh (5.1 of the specification)."""
     repository.signed["models-det"].expires = datetime.fromtimestamp(NOW, timezone.utc) + timedelta(seconds=1)
     repository.publish("models-det")
     trust = device.run(repository, NOW)
