@@ -125,7 +125,10 @@ def read_file(path: Path, most: int = MOST_FILE_BYTES) -> bytes:
             content = file.read(most + 1)
     except OSError as error:
         wrong = Internal if isinstance(error, FileNotFoundError) else UnreadableEntry
-        raise wrong(f"failed to open text file for read {path}: {refusal_of(error, path.parent)}") from error
+        text = f"failed to open text file for read {path}: {refusal_of(error, path.parent)}"
+        broken = wrong is Internal and path.is_symlink()
+        advice = "it is a link to a file that does not exist: correct the link" if broken else ""
+        raise wrong(with_advice(text, advice)) from error
     except ValueError as error:
         raise Internal(f"failed to open text file for read {str(path)!r}: {error}") from error
     if len(content) > most:
@@ -178,18 +181,27 @@ def first_version_files(model_directory: Path) -> frozenset[str]:
 def _config_file(model_directory: Path, config_name: str | None) -> Path:
     if config_name:
         custom = model_directory / "configs" / f"{config_name}.pbtxt"
-        if custom.exists():
+        if _has_entry(custom):
             return custom
     return model_directory / CONFIG_FILE
 
 
-def _read(path: Path, name: str, may_be_missing: bool) -> pb.ModelConfig:
+def _has_entry(path: Path) -> bool:
+    """Return whether the directory has such an entry. A link whose target is gone is one: the model has a
+    configuration, which cannot be read now."""
     try:
-        if may_be_missing and not path.exists():
-            return pb.ModelConfig()
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
         reason = refusal_of(error, path.parent)
         raise UnreadableEntry(f"failed to open text file for read {path}: {reason}") from error
+    return True
+
+
+def _read(path: Path, name: str, may_be_missing: bool) -> pb.ModelConfig:
+    if may_be_missing and not _has_entry(path):
+        return pb.ModelConfig()
     # the model's and the file's name are enough to find it, and keep the reply free of the device's paths
     return parse_model_config(read_file(path, MOST_CONFIG_BYTES), f"{name}/{path.name}")
 

@@ -15,7 +15,7 @@ from edge_serve.config.checks.ensemble import check_ensemble_members, member_key
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.config.stages import load_model_config, merge_completed, settle_instances
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, UnreadableEntry
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("triton_configs.json").read_text())
 
@@ -181,4 +181,26 @@ def test_file_that_is_no_file(tmp_path: Path) -> None:
     (model / "config.pbtxt").mkdir()
 
     with pytest.raises(Internal, match="not a file"):
+        load_model_config(model, auto_complete=True)
+
+
+@pytest.mark.parametrize("config_name", [None, "h100"])
+def test_a_link_whose_target_is_gone_is_not_a_missing_file(tmp_path: Path, config_name: str | None) -> None:
+    model = _write(tmp_path, "m", "max_batch_size: 1" if config_name else None)
+    (model / "configs").mkdir()
+    link = model / "configs" / "h100.pbtxt" if config_name else model / "config.pbtxt"
+    link.symlink_to(tmp_path / "shared.pbtxt")
+
+    with pytest.raises(Internal, match=r"pbtxt: No such file or directory; it is a link to a file that does not exist"):
+        load_model_config(model, auto_complete=True, config_name=config_name)
+
+    (tmp_path / "shared.pbtxt").write_text("max_batch_size: 2")
+    assert load_model_config(model, auto_complete=True, config_name=config_name).max_batch_size == 2
+
+
+def test_a_circle_of_links_is_not_a_missing_file(tmp_path: Path) -> None:
+    model = _write(tmp_path, "m", None)
+    (model / "config.pbtxt").symlink_to("config.pbtxt")
+
+    with pytest.raises(UnreadableEntry, match="Too many levels of symbolic links"):
         load_model_config(model, auto_complete=True)
