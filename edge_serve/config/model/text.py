@@ -6,6 +6,7 @@ import codecs
 import difflib
 import re
 import warnings
+from functools import partial
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor
@@ -48,8 +49,20 @@ _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]*
 _UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value (?:named|with number) (\S+?)\.?$')
 _REPEATED = re.compile(r'Message type "([\w.]+)" should not have multiple "([^"]*)" fields')
 
-#: of the text format, as far as the place of a value depends on them
-_TOKEN = re.compile(r"""\#[^\n]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | [{}<>\[\]:] | [\w.+-]+""", re.VERBOSE)
+#: of the text format, as far as values and their places depend on them; a string that does not end is one token, so
+#: that the time is linear in the length of any text
+_TOKEN = re.compile(
+    r"""\#[^\n]* | "(?:\\.|[^"\\\n])*"? | '(?:\\.|[^'\\\n])*'? | [{}<>\[\]:] | -\s+(?=[\d.]) | [\w.+-]+""", re.VERBOSE
+)
+#: in a string: an escape, or the byte that ends a string in C++
+_ESCAPE = re.compile(r"\\(.)|\0")
+_ESCAPES = frozenset("abfnrtv\\?'\"xuU01234567")
+#: numbers of Python which the text format does not have
+_PYTHONS_NUMBER = re.compile(r"\+|-?0[bBoO]|-?[\d.].*_")
+#: numbers that the text format takes for a boolean as well
+_BOOLEAN = re.compile(r"0+[01]|0[xX]0*[01]")
+#: a byte that is not UTF-8, as `surrogateescape` decodes it
+_NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 
 
 def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.ModelConfig:
@@ -69,6 +82,10 @@ def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.Mo
         raise InvalidArgument(
             f"{source}:{line}: found more than {MOST_BACKSLASHES} backslashes in a row, expected fewer"
         )
+    text = _TOKEN.sub(partial(_rewrite, source), text)
+    if wrong := _NOT_UTF_8.search(text):
+        line = text.count("\n", 0, wrong.start()) + 1
+        raise InvalidArgument(f"{source}:{line}: found byte 0x{ord(wrong[0]) - 0xDC00:02x}, expected UTF-8 text")
     try:
         with warnings.catch_warnings():
             # protobuf's unescaping warns of odd octal escapes, and then refuses them anyway
@@ -116,12 +133,44 @@ def _decode(raw: bytes, source: str) -> str:
         name = source.rpartition("/")[2]
         fix = f"iconv -f UTF-16 -t UTF-8 {name} > new && mv new {name}"
         raise InvalidArgument(f"{source}: found UTF-16 text (as Windows writes it), expected UTF-8: {fix}")
-    try:
-        return raw.removeprefix(codecs.BOM_UTF8).decode()
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        found = f"found byte 0x{raw[error.start]:02x}, expected UTF-8 text"
-        raise InvalidArgument(f"{source}:{line}: {found}") from error
+    return raw.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
+
+
+def _rewrite(source: str, token: re.Match[str]) -> str:
+    """Return a token in the form that protobuf's Python reader takes as its C++ reader, which Triton uses, takes it.
+
+    Raises:
+        InvalidArgument: the C++ reader refuses it, and the Python reader would give it a meaning.
+    """
+    shown = token[0]
+    match shown[0]:
+        case "#":
+            return _NOT_UTF_8.sub("\ufffd", shown)
+        case '"' | "'":
+            return _ESCAPE.sub(partial(_rewrite_escape, source, token), shown)
+        case "-" if shown[-1].isspace():  # before a number
+            return f"{shown[1:]}-"
+    if _PYTHONS_NUMBER.match(shown):
+        raise _refuse(token.string, token.start(), source, f"found {shown}, expected a number like 8, -1, 0x10 or 0.5")
+    return shown[-1].rjust(len(shown)) if _BOOLEAN.fullmatch(shown) else shown
+
+
+def _rewrite_escape(source: str, token: re.Match[str], escape: re.Match[str]) -> str:
+    if escape[0] == "\0":
+        complaint = "found the byte 0 in a string, expected text"
+    elif escape[1] in _ESCAPES:
+        return "?" if escape[1] == "?" else escape[0]
+    else:
+        complaint = (
+            f"found {escape[0]} in a string, which is no escape: write \\{escape[0]} for a backslash before {escape[1]}"
+        )
+    raise _refuse(token.string, token.start() + escape.start(), source, complaint)
+
+
+def _refuse(text: str, place: int, source: str, complaint: str) -> InvalidArgument:
+    """Return the error for a complaint about the character at an index of `text`."""
+    line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+    return InvalidArgument(f"{source}:{line}:{column}: {complaint}")
 
 
 def _explain(message: str, text: str, source: str) -> str:

@@ -91,7 +91,49 @@ def test_refuses_bytes_that_are_not_text() -> None:
         parse_model_config(b'name: "a"\n\xff')
 
 
-@pytest.mark.parametrize("text", ['name: "\\777"', 'name: "\\ud800"', 'name: "\\x"', "input: [" * 2000, "{" * 5000])
+def test_bytes_that_are_not_text_may_stand_in_a_comment() -> None:
+    assert parse_model_config(b'name: "a" # Gr\xf6\xdfe "\xff\nmax_batch_size: 4').max_batch_size == 4
+    for raw in (b'name: "a#\xf6"', b"name: 'a' \xf6 # x", b'name: "\xf6'):
+        with pytest.raises(InvalidArgument, match=r"config\.pbtxt:1: found byte 0xf6, expected UTF-8 text"):
+            parse_model_config(raw)
+
+
+def test_escapes_are_those_of_the_text_format() -> None:
+    text = r"""name: "a\?b\\d\n\x41\101\u00e9\'\"" """
+    assert parse_model_config(text).name == "a?b\\d\nAAé'\""
+
+    for name, escape, column in ((r"\d+", r"\d", 8), (r"C:\new\Data", r"\D", 14), (r"\\\[", r"\[", 10)):
+        with pytest.raises(InvalidArgument) as caught:
+            parse_model_config(f'# x\nname: "{name}"', "m/config.pbtxt")
+        fix = rf"write \{escape} for a backslash before {escape[1]}"
+        assert (
+            caught.value.message == f"m/config.pbtxt:2:{column}: found {escape} in a string, which is no escape: {fix}"
+        )
+    with pytest.raises(InvalidArgument, match="found the byte 0 in a string"):
+        parse_model_config('name: "a\0b"')
+
+
+@pytest.mark.parametrize("number", ["+4", "1_0", "0b100", "0o4", "-0o4", "0x1_0"])
+def test_numbers_that_only_python_reads_are_refused(number: str) -> None:
+    with pytest.raises(InvalidArgument, match=r":1:17: found .*, expected a number like 8, -1, 0x10 or 0\.5"):
+        parse_model_config(f"max_batch_size: {number}")
+
+
+def test_numbers_that_triton_reads() -> None:
+    config = parse_model_config(
+        "input { dims: [- 1, -\n2, 0x10, 01] optional: 01 allow_ragged_batch: 0x0 is_shape_tensor: 0X1 }"
+    )
+    tensor = config.input[0]
+
+    assert list(tensor.dims) == [-1, -2, 16, 1]
+    assert (tensor.optional, tensor.allow_ragged_batch, tensor.is_shape_tensor) == (True, False, True)
+    with pytest.raises(InvalidArgument, match=r"found \+0\.5"):
+        parse_model_config("sequence_batching { direct { minimum_slot_utilization: +0.5 } }")
+
+
+@pytest.mark.parametrize(
+    "text", ['name: "\\777"', 'name: "\\ud800"', 'name: "\\x"', "input: [" * 2000, "{" * 5000, '"\\"' * 50_000]
+)
 def test_hostile_text_is_an_ordinary_error(text: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_model_config(text)
