@@ -3,14 +3,17 @@
 Protobuf's JSON with the original field names, all scalar fields printed, and 64-bit integers as numbers where Triton
 has made them numbers (core src/model_config_utils.cc, ModelConfigToJson); elsewhere they stay strings. Configurations
 that clients send are read as protobuf's C++ parser reads them (JsonToModelConfig), which Triton uses and clients count
-on: bare keys, single quotes, and commas before a closing bracket are accepted.
+on: bare keys, single quotes, and commas before a closing bracket are accepted, also line breaks and unknown escapes in
+strings, booleans in quotes, and null for an element.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Callable
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -32,6 +35,8 @@ _STAY_STRINGS = frozenset(
 )
 _ROOT = pb.DESCRIPTOR.message_types_by_name["ModelConfig"]
 _LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
+#: booleans as protobuf's C++ reader takes them in quotes, in any case
+_BOOLEANS = dict.fromkeys(("true", "t", "yes", "y", "1"), True) | dict.fromkeys(("false", "f", "no", "n", "0"), False)
 
 #: errors of protobuf's JSON reader for values of the wrong shape
 _READER_ERRORS = (json_format.Error, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -76,9 +81,10 @@ def _parse(text: bytes | str) -> dict[str, Any]:
 
 
 def _parse_loosely(text: bytes | str) -> Any:
-    """The standard library's reader, which takes NaN and Infinity (histogram buckets); then what is looser still."""
+    """The standard library's reader, which takes NaN and Infinity (histogram buckets) and control characters in
+    strings; then what is looser still."""
     try:
-        return json.loads(text)
+        return json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
         try:
             return loads_loosely(text if isinstance(text, str) else text.decode())
@@ -87,25 +93,48 @@ def _parse_loosely(text: bytes | str) -> Any:
 
 
 def _as_triton_prints(document: dict[str, Any], message: Descriptor) -> None:
-    """The strings that protobuf prints for 64-bit integers become numbers; fields stand as the .proto declares them.
+    """The strings that protobuf prints for 64-bit integers become numbers, and floats have Triton's digits.
+
+    Fields stand as the .proto declares them, the values of a oneof after the others.
 
     Protobuf's Python writer puts the fields with default values last; scripts that look for a piece of text in the
     answer of Triton, whose writer is C++, count on the order.
     """
-    for field in message.fields:
+    for field in sorted(message.fields, key=lambda field: not (field.containing_oneof is None or field.message_type)):
         if field.name not in document:
             continue
         value = document.pop(field.name)
         if field.message_type is not None:
             _each_message(field.message_type, value, _as_triton_prints)
         elif field.type in _LONG and field.full_name not in _STAY_STRINGS:
-            value = [int(item) for item in value] if isinstance(value, list) else int(value)
+            value = _each(int, value)
+        elif field.type == FieldDescriptor.TYPE_FLOAT:
+            value = _each(_print_float, value)
         document[field.name] = value
+
+
+def _each(act: Callable[[Any], Any], value: Any) -> Any:
+    """`act` on the value of a field, or on each of a repeated one."""
+    return [act(item) for item in value] if isinstance(value, list) else act(value)
+
+
+def _print_float(value: Any) -> Any:
+    """The number in protobuf's C++ text for an FP32 value, which has 6 digits if they suffice, else 9."""
+    if not isinstance(value, float):  # NaN and infinities are strings
+        return value
+    exact = _as_fp32(value)
+    text = f"{exact:.6g}"
+    return json.loads(text if _as_fp32(float(text)) == exact else f"{exact:.9g}")
+
+
+def _as_fp32(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def _as_read_here(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:
     """A copy of `document` with what protobuf's Python reader wants and its C++ reader does without: enum names spelt
-    as in the .proto, and a list also around the only value of a repeated field."""
+    as in the .proto, booleans without quotes, a value in place of null, and a list also around the only value of a
+    repeated field."""
     result = dict(document)
     for name, value in document.items():
         field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
@@ -114,7 +143,9 @@ def _as_read_here(document: dict[str, Any], message: Descriptor) -> dict[str, An
         if field.message_type is not None:
             result[name] = _each_message(field.message_type, value, _as_read_here)
         elif field.enum_type is not None:
-            result[name] = _spell(value, field.enum_type)
+            result[name] = _each(partial(_spell, enum=field.enum_type), value)
+        elif field.type == FieldDescriptor.TYPE_BOOL:
+            result[name] = _each(_read_boolean, value)
         if _only_value(value, field):
             result[name] = [result[name]]
     return result
@@ -130,40 +161,51 @@ def _only_value(value: Any, field: FieldDescriptor) -> bool:
 
 
 def _spell(value: Any, enum: EnumDescriptor) -> Any:
-    if isinstance(value, list):
-        return [_spell(item, enum) for item in value]
     if isinstance(value, str) and value not in enum.values_by_name:
         upper = value.upper().replace("-", "_")
         return upper if upper in enum.values_by_name else value
     return value
 
 
+def _read_boolean(value: Any) -> Any:
+    return _BOOLEANS.get(value.lower(), value) if isinstance(value, str) else value
+
+
 def _each_message(kind: Descriptor, value: Any, act: Callable[[dict[str, Any], Descriptor], Any]) -> Any:
     """`act` on each object in the JSON of a field of type `kind`, a map's values included; the results in its form.
 
-    What is not an object is left for protobuf's reader to refuse.
+    As in Triton, null is no element of a list, and the default value in a map. What is not an object is left for
+    protobuf's reader to refuse.
     """
     if not kind.GetOptions().map_entry:
-        parts = value if isinstance(value, list) else [value]
-        done = [act(part, kind) if isinstance(part, dict) else part for part in parts]
-        return done if isinstance(value, list) else done[0]
-    values = kind.fields_by_name["value"].message_type
-    if values is None or not isinstance(value, dict):
+        if isinstance(value, list):
+            return [act(part, kind) if isinstance(part, dict) else part for part in value if part is not None]
+        return act(value, kind) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
         return value
-    return {key: act(part, values) if isinstance(part, dict) else part for key, part in value.items()}
+    values = kind.fields_by_name["value"]
+    default: Any = values.default_value if values.message_type is None else {}
+    full = {key: default if part is None else part for key, part in value.items()}
+    if values.message_type is None:
+        return full
+    return {key: act(part, values.message_type) if isinstance(part, dict) else part for key, part in full.items()}
 
 
 #: Strings and words are matched as a whole or not at all: the time is linear in the length of any text. A string that
 #: does not end is one piece.
 _PIECE = re.compile(
     r"""
-      "(?:[^"\\]|\\.)*(?:"|\\?\Z)                    # a string stays as it is
-    | '((?:[^'\\]|\\.)*)(?:'|\\?\Z)                  # 1: a string in single quotes
-    | (?<![\w$])([A-Za-z_$][\w$]*)(?![\w$])(?=\s*:)   # 2: a bare key
+      "((?:[^"\\]|\\.)*)(?:"|\\?\Z)                  # 1: a string
+    | '((?:[^'\\]|\\.)*)(?:'|\\?\Z)                  # 2: a string in single quotes
+    | (?<![\w$])([A-Za-z_$][\w$]*)(?![\w$])(?=\s*:)   # 3: a bare key
     | ,(?=\s*[\]}])                                   # a comma too many
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+#: in a string: an escape, or a double quote that is none
+_ESCAPE = re.compile(r'\\(.)|"', re.DOTALL)
 
 
 def loads_loosely(text: str) -> Any:
@@ -172,13 +214,21 @@ def loads_loosely(text: str) -> Any:
     Raises:
         ValueError, RecursionError: not JSON, even so.
     """
-    return json.loads(_PIECE.sub(_write_strictly, text))
+    return json.loads(_PIECE.sub(_write_strictly, text), strict=False)
 
 
 def _write_strictly(piece: re.Match[str]) -> str:
-    quoted, key = piece.group(1, 2)
-    if key is not None:
-        return f'"{key}"'
-    if quoted is not None:
-        return '"' + quoted.replace("\\'", "'").replace('"', '\\"') + '"'
-    return "" if piece.group() == "," else piece.group()
+    if piece.lastindex is None:  # the comma
+        return ""
+    if piece.lastindex == 3:
+        return f'"{piece[3]}"'
+    return f'"{_ESCAPE.sub(_write_escape, piece[piece.lastindex])}"'
+
+
+def _write_escape(escape: re.Match[str]) -> str:
+    """An escape of JSON as it is; of another, the C++ reader takes the character."""
+    if escape[1] is None:
+        return '\\"'
+    if escape[1] == "v":
+        return "\v"
+    return escape[0] if escape[1] in '"\\/bfnrtu' else escape[1]

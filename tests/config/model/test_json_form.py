@@ -9,7 +9,12 @@ import orjson
 import pytest
 
 from edge_serve.config.model.json_form import loads_loosely, model_config_from_json, model_config_to_json
-from edge_serve.config.model.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelQueuePolicy
+from edge_serve.config.model.model_config_pb2 import (
+    ModelConfig,
+    ModelInstanceGroup,
+    ModelQueuePolicy,
+    ModelSequenceBatching,
+)
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.errors import InvalidArgument
 
@@ -74,6 +79,28 @@ def test_states_keep_their_initial_dims_as_strings() -> None:
     assert state["initial_state"][0]["dims"] == ["1"]
 
 
+def test_floats_have_the_digits_of_triton() -> None:
+    values = {
+        0.0: "0", 1.0: "1", 0.1: "0.1", 1 / 3: "0.333333343", 1e6: "1000000.0", 123456789: "123456792", 1e30: "1e+30"
+    }  # fmt: skip
+    control = ModelSequenceBatching.Control(fp32_false_true=list(values))
+    tensor = ModelSequenceBatching.ControlInput(name="S", control=[control])
+    direct = ModelSequenceBatching.StrategyDirect()
+    config = ModelConfig(sequence_batching=ModelSequenceBatching(control_input=[tensor], direct=direct))
+    batching = model_config_to_json(config)["sequence_batching"]
+
+    assert json.dumps(batching["direct"]["minimum_slot_utilization"]) == "0"
+    assert list(map(json.dumps, batching["control_input"][0]["control"][0]["fp32_false_true"])) == list(values.values())
+    assert model_config_from_json({"sequence_batching": batching}) == config
+
+
+def test_the_values_of_a_oneof_come_last() -> None:
+    config = parse_model_config('sequence_batching { state { initial_state { zero_data: true name: "z" } } }')
+    (initial,) = model_config_to_json(config)["sequence_batching"]["state"][0]["initial_state"]
+
+    assert list(initial) == ["data_type", "dims", "name", "zero_data"]
+
+
 def test_a_limit_on_ensemble_requests_is_printed_only_when_set() -> None:
     without = model_config_to_json(parse_model_config("ensemble_scheduling { step { model_version: -1 } }"))
     limited = model_config_to_json(parse_model_config("ensemble_scheduling { max_inflight_requests: 3 }"))
@@ -118,6 +145,23 @@ def test_a_repeated_field_takes_its_only_value_without_a_list() -> None:
     assert [(tensor.name, list(tensor.dims)) for tensor in config.input] == [("X", [3])]
 
 
+@pytest.mark.parametrize(("text", "value"), [("TRUE", True), ("y", True), ("1", True), ("No", False), ("0", False)])
+def test_booleans_in_quotes(text: str, value: bool) -> None:
+    control = {"name": "S", "control": [{"bool_false_true": [text, not value]}]}
+    config = model_config_from_json({"input": [{"optional": text}], "sequence_batching": {"control_input": [control]}})
+
+    assert config.input[0].optional is value
+    assert list(config.sequence_batching.control_input[0].control[0].bool_false_true) == [value, not value]
+
+
+def test_null_is_no_element_of_a_list_and_the_default_in_a_map() -> None:
+    document = {"input": [None, {"name": "X"}], "parameters": {"a": None}, "metric_tags": {"b": None}, "output": None}
+    config = model_config_from_json(document)
+
+    assert [tensor.name for tensor in config.input] == ["X"]
+    assert (config.parameters["a"].string_value, dict(config.metric_tags)) == ("", {"b": ""})
+
+
 def test_argument_is_left_alone() -> None:
     document = {"instance_group": [{"kind": "kind_cpu"}]}
     model_config_from_json(document)
@@ -137,6 +181,8 @@ def test_argument_is_left_alone() -> None:
         ('{"input": "x"}', "input"),
         ('{"parameters": [1]}', "parameters"),
         ('{"name": 1}', "name"),
+        ('{"input": [{"optional": "on"}]}', "optional"),
+        ('{"input": [{"optional": 1}]}', "optional"),
         ('{"max_batch_size": 1.5}', "Couldn't parse integer: 1.5"),
         ('{"max_batch_size": 99999999999}', "99999999999"),
         ('{"dynamic_batching": {}, "sequence_batching": {}}', "oneof"),
@@ -176,6 +222,9 @@ def test_quotes_are_cut(document: dict[str, object]) -> None:
         ("{'a': 'say \"it\\'s\"'}", {"a": 'say "it\'s"'}),
         ('{"a: 1,}": "b: [c,]"}', {"a: 1,}": "b: [c,]"}),
         ('{"a": "x\\"y: 1"}', {"a": 'x"y: 1'}),
+        ('{"a": "x\ny\tz"}', {"a": "x\ny\tz"}),
+        (r"""{"a": "\q\x41\v\'\\\\q\u0041"}""", {"a": "qx41\v'\\\\qA"}),
+        (r"""{'a': 'say \"it\\'}""", {"a": 'say "it\\'}),
         ('{"a": true, "b": NaN}', {"a": True, "b": pytest.approx(float("nan"), nan_ok=True)}),
     ],
 )
