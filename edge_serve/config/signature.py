@@ -50,11 +50,12 @@ def read_labels(config: pb.ModelConfig, model_directory: Path) -> dict[str, tupl
     for tensor in config.output:
         if not tensor.label_filename:
             continue
-        path = model_directory / tensor.label_filename
+        file = tensor.label_filename.lstrip("/")  # Triton joins the two as text
+        path = model_directory / file
         if not path.resolve().is_relative_to(root):
             where = f"for output '{tensor.name}' in model '{config.name}'"
             raise Unsupported(f"label file path '{path}' {where} is outside model directory")
-        lines = _label_text(path, model_directory, config.name, tensor.label_filename).split("\n")
+        lines = _label_text(path, model_directory, config.name, file).split("\n")
         if not lines[-1]:
             lines.pop()
         labels[tensor.name] = tuple(line.removesuffix("\r") for line in lines)

@@ -147,7 +147,7 @@ def check_files(model_directory: Path, config: pb.ModelConfig, versions: Sequenc
         UnreadableEntry: one is a named pipe or a device, or the server may not read it.
     """
     named = [f"{version}/{config.default_model_filename}" for version in versions if config.default_model_filename]
-    for name in [*named, *(output.label_filename for output in config.output if output.label_filename)]:
+    for name in [*named, *(output.label_filename.lstrip("/") for output in config.output if output.label_filename)]:
         try:
             mode = os.stat(model_directory / name).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

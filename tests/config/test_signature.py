@@ -8,6 +8,7 @@ import pytest
 
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import read_labels, signature_of
+from edge_serve.config.stages import check_files
 from edge_serve.errors import EdgeServeError, Unsupported
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.tensors import DataType
@@ -69,7 +70,7 @@ def test_missing_label_file(tmp_path: Path) -> None:
         read_labels(parse_model_config(TEXT), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "link"])
+@pytest.mark.parametrize("name", ["../secret", "/../secret", "link"])
 def test_labels_outside_the_model_directory(tmp_path: Path, name: str) -> None:
     model = tmp_path / "m"
     model.mkdir()
@@ -79,6 +80,14 @@ def test_labels_outside_the_model_directory(tmp_path: Path, name: str) -> None:
 
     with pytest.raises(Unsupported, match="for output 'Y' in model 'm' is outside model directory"):
         read_labels(config, model)
+
+
+def test_a_label_file_with_a_leading_slash_is_one_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "l.txt").write_text("a\nb\n")
+    config = parse_model_config('name: "m" output { name: "Y" label_filename: "//l.txt" }')
+
+    check_files(tmp_path, config, [])
+    assert read_labels(config, tmp_path) == {"Y": ("a", "b")}
 
 
 def test_label_file_that_is_no_file(tmp_path: Path) -> None:

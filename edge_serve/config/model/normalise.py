@@ -77,6 +77,8 @@ def normalise(config: pb.ModelConfig, model_name: str, files: Collection[str] = 
     result.CopyFrom(config)
     result.name = result.name or model_name
     _find_backend(result, files)
+    # Triton joins it to the version's directory as text, whether or not it begins with a slash
+    result.default_model_filename = result.default_model_filename.lstrip("/")
     if not result.HasField("version_policy"):
         result.version_policy.latest.num_versions = 1
     if result.max_batch_size > 0:

@@ -191,7 +191,7 @@ def _tensor(name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_di
         case "random_data":
             data: Buffer = random_data(datatype, shape, name)
         case "input_data_file":
-            data = _from_file(_path(model_directory / "warmup", spec.input_data_file), name, datatype, shape)
+            data = _from_file(_path(model_directory, spec.input_data_file), name, datatype, shape)
         case "zero_data":
             data = zero_data(datatype, shape)
         case _:
@@ -219,10 +219,11 @@ def random_data(datatype: DataType, shape: tuple[int, ...], seed: str) -> bytes:
     return (block * math.ceil(count / some))[: len(block) // some * count]
 
 
-def _path(directory: Path, name: str) -> Path:
-    path = directory / name  # a link may lead anywhere: its author could write to the directory
-    if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(directory)):
-        raise InvalidArgument(f"warmup data file '{name}' is outside the directory '{directory.name}' of the model")
+def _path(model_directory: Path, name: str) -> Path:
+    path = model_directory / "warmup" / name.lstrip("/")  # Triton joins them as text
+    # a link may lead anywhere: its author could write to the directory
+    if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(model_directory)):
+        raise InvalidArgument(f"warmup data file '{name}' is outside the directory of the model")
     return path
 
 

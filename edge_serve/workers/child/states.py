@@ -46,19 +46,19 @@ def states_of(spec: ModelSpec) -> list[ImplicitState]:
     """
     batch: Shape = (1,) if int(spec.config.get("max_batch_size", 0)) else ()
     return [
-        ImplicitState(str(state["output_name"]), _first(state, batch, spec.model_directory / INITIAL_STATES))
+        ImplicitState(str(state["output_name"]), _first(state, batch, spec.model_directory))
         for state in (spec.config.get("sequence_batching") or {}).get("state", [])
     ]
 
 
-def _first(state: dict[str, Any], batch: Shape, directory: Path) -> InferTensor:
+def _first(state: dict[str, Any], batch: Shape, model_directory: Path) -> InferTensor:
     name, datatype = str(state["input_name"]), BY_CONFIG_NAME[state["data_type"]]
     initial: dict[str, Any] = next(iter(state.get("initial_state", [])), {})
     dims = tuple(int(dim) for dim in initial.get("dims") or state["dims"])
     shape = batch + tuple(1 if dim < 0 else dim for dim in dims)
     if not initial.get("data_file"):
         return _zeros(name, datatype, shape)
-    data = _read(directory, str(initial["data_file"]))
+    data = _read(model_directory, str(initial["data_file"]))
     expected = element_count(shape) * datatype.size
     if len(data) < expected:
         raise InvalidArgument(
@@ -68,10 +68,10 @@ def _first(state: dict[str, Any], batch: Shape, directory: Path) -> InferTensor:
     return InferTensor(name, datatype, shape, data[:expected] if datatype.size else data)
 
 
-def _read(directory: Path, name: str) -> bytes:
-    path = directory / name
-    if not path.resolve().is_relative_to(directory.resolve()):
-        raise InvalidArgument(f"initial state file '{name}' is outside the directory '{INITIAL_STATES}' of the model")
+def _read(model_directory: Path, name: str) -> bytes:
+    path = model_directory / INITIAL_STATES / name.lstrip("/")  # Triton joins them as text
+    if not path.resolve().is_relative_to(model_directory.resolve()):
+        raise InvalidArgument(f"initial state file '{name}' is outside the directory of the model")
     try:
         return path.read_bytes()
     except OSError as error:

@@ -172,3 +172,7 @@ def test_ensembles_get_no_instance_group() -> None:
     config = parse_model_config('platform: "ensemble" ensemble_scheduling {}')
 
     assert not normalise_instance_groups(config).instance_group
+
+
+def test_a_file_name_begins_in_the_directory_of_the_version() -> None:
+    assert _backend('backend: "python" default_model_filename: "/tmp"') == ("python", "", "tmp")

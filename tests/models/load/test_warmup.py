@@ -110,6 +110,17 @@ def test_data_from_a_file(tmp_path: Path) -> None:
     assert split_bytes(by_name["S"].data) == [b"hi", b"!"]
 
 
+@pytest.mark.parametrize("name", ["file", "/file", "../data/file", "/../data/file"])
+def test_a_data_file_may_lie_anywhere_in_the_directory_of_the_model(tmp_path: Path, name: str) -> None:
+    for folder in ("warmup", "data"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_bytes(folder[:4].encode())
+    value = f"data_type: TYPE_INT32 dims: [1] input_data_file: '{name}'"
+    (made,) = requests(sample(f"batch_size: 1 inputs {{ key: 'X' value {{ {value} }} }}"), tmp_path)
+
+    assert bytes(made.inputs[0].data) == (b"data" if "data" in name else b"warm")
+
+
 def test_warmup_samples_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "short").write_bytes(b"1234")
@@ -121,10 +132,8 @@ def test_warmup_samples_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
         requests(sample(value.replace("'X'", "'Z'").format(1, "zero_data: true")))
     with pytest.raises(InvalidArgument, match="warmup input 'X' must specify 'data_type'"):
         requests(sample(value.replace("TYPE_INT32", "99").format(1, "zero_data: true")))
-    with pytest.raises(
-        InvalidArgument, match=r"warmup data file '\.\./x' is outside the directory 'warmup' of the model"
-    ):
-        requests(sample(value.format(1, "input_data_file: '../x'")), tmp_path)
+    with pytest.raises(InvalidArgument, match=r"warmup data file '/\.\./\.\./x' is outside the directory of the model"):
+        requests(sample(value.format(1, "input_data_file: '/../../x'")), tmp_path)
     with pytest.raises(InvalidArgument, match="expects all variable-size dimensions are specified for input 'X'"):
         requests(sample(value.format(-1, "zero_data: true")))
     with pytest.raises(InvalidArgument, match="expected 8 bytes, found 4"):
