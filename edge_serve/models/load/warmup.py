@@ -125,7 +125,7 @@ def zeros(config: ModelConfig) -> ModelWarmup:
 
 def make_requests(config: ModelConfig, sample: ModelWarmup, model_directory: Path) -> list[InferRequest]:
     """Return the `batch_size` requests of a sample, each with one row; a model without batches gets as many without
-    rows. Random data is the same each time.
+    rows. Random data is the same each time. Inputs that the model does not have are left out.
 
     Raises:
         InvalidArgument, Internal: see `warm_up`.
@@ -135,9 +135,9 @@ def make_requests(config: ModelConfig, sample: ModelWarmup, model_directory: Pat
             f"warmup sample '{sample.name}' has batch_size {sample.batch_size}, but '{config.name}' allows at most "
             f"{config.max_batch_size}"
         )
-    _check_names(config, sample)
     batch = (1,) if config.max_batch_size else ()
-    inputs = [_tensor(name, spec, batch, model_directory) for name, spec in sorted(sample.inputs.items())]
+    names = sorted(sample.inputs.keys() & _known_inputs(config))
+    inputs = [_tensor(name, sample.inputs[name], batch, model_directory) for name in names]
     order = {spec.name: i for i, spec in enumerate(config.input)}
     inputs.sort(key=lambda tensor: order.get(tensor.name, len(order)))
     return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
@@ -151,6 +151,11 @@ def _checked_requests(
     Raises:
         InvalidArgument, Internal: see `warm_up`.
     """
+    known = _known_inputs(config)
+    for name in sorted(sample.inputs.keys() - known):
+        text = "warmup sample '%s' has input '%s', which model %s does not have, and is run without it: correct the key"
+        log.warning(f"{text}; the inputs are %s", sample.name, name, config.name, ", ".join(sorted(known)),
+                    extra=model_fields(config.name))  # fmt: skip
     requests = make_requests(config, sample, model_directory)
     if not requests:
         return []
@@ -166,15 +171,13 @@ def _checked_requests(
     return requests
 
 
-def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:
+def _known_inputs(config: ModelConfig) -> set[str]:
+    """Return the names of the model's inputs, control and state inputs too."""
     sequences = config.sequence_batching
-    known = [spec.name for spec in config.input]
-    known += [control.name for control in sequences.control_input]
-    known += [state.input_name for state in sequences.state]
-    for name in sorted(sample.inputs.keys() - known):
-        text = f"unexpected inference input '{name}' for model '{config.name}'"
-        advice = f"model_warmup sample '{sample.name}' has it: correct the key; the inputs are {', '.join(known)}"
-        raise InvalidArgument(with_advice(text, advice))
+    known = {spec.name for spec in config.input}
+    known.update(control.name for control in sequences.control_input)
+    known.update(state.input_name for state in sequences.state)
+    return known
 
 
 def _tensor(name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_directory: Path) -> InferTensor:
