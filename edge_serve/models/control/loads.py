@@ -25,7 +25,6 @@ from edge_serve.models.load.dependencies import LoadFailure, MemberFacts, check_
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.repository.override import Override
-from edge_serve.models.repository.repository import plain_name
 from edge_serve.models.versions.served import ServedVersions
 
 log = logging.getLogger(__name__)
@@ -119,14 +118,20 @@ class ModelLoads:
         elif not isinstance(cause, NotFound):  # clients may send any name
             self._load_history.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, *, asked: bool = True) -> None:
         """Let the loads that are under way not load a model any more: it is being unloaded.
 
         Args:
             name: its key in the registry, or its plain name.
+            asked: whether it was named in the request to unload. If not, the loads that may need it go on.
         """
         for batch in self._batches:
-            batch.unloaded.add(name)
+            if asked or not batch.may_need(name):
+                batch.unloaded.add(name)
+
+    def is_needed(self, name: str) -> bool:
+        """Return whether a load under way is still to load a model, or one that needs it."""
+        return any(name in batch.needed() for batch in self._batches)
 
     def needs(self) -> dict[str, set[str]]:
         """Return the members of each ensemble: by its plan, and by the one that is being loaded."""
@@ -150,7 +155,7 @@ class ModelLoads:
                     other.overtaken.add(name)
                 await self._load_locked(record, batch)
         except EdgeServeError as error:
-            if batch.unloaded.isdisjoint((name, plain_name(name))):  # else nobody wants it any more
+            if not batch.is_unloaded(name):  # else nobody wants it any more
                 self._record_reason(name, error)
             raise
         except Exception as error:  # a bug fails this model, not those that are loaded with it
@@ -202,7 +207,7 @@ class ModelLoads:
             Internal: it cannot be read any more.
         """
         name = record.name
-        if not batch.unloaded.isdisjoint((name, plain_name(name))):
+        if batch.is_unloaded(name):
             raise LoadFailure(name, "it was unloaded while its load was under way")
         record.explicit |= name in batch.wanted
         plan: LoadPlan | None = batch.plans[name]

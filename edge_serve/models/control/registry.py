@@ -352,8 +352,8 @@ class Registry:
         Returns once all versions are closed. Its ensembles serve again when it is loaded again.
 
         Args:
-            unload_dependents: unload the members of an ensemble too, unless they were asked for or other models need
-                them.
+            unload_dependents: unload the members of an ensemble too, unless they were asked for, or other models or a
+                load under way need them.
             begun: called once the first of them accepts no more requests.
         """
         self._loads.cancel(name)
@@ -364,11 +364,13 @@ class Registry:
             await self._unload(one, unload_dependents, begun)
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:
-        going = {name: await self._mark_unwanted(name)}
+        async with self._models[name].lock:  # after the load that is under way
+            going = {name: self._mark_unwanted(name, asked=True)}
         if unload_dependents:
-            needs = {**self._loads.needs(), **going}
-            for one in sorted(find_unneeded(name, needs, self._is_asked) - {name}):
-                going[one] = await self._mark_unwanted(one)
+            for one in sorted(self._find_unneeded(name, going)):
+                async with self._models[one].lock:
+                    if one in self._find_unneeded(name, going):  # else a load has begun that needs it
+                        going[one] = self._mark_unwanted(one, asked=False)
         while wave := self._outermost(going):
             draining: list[asyncio.Task[None]] = []
             for one in wave:
@@ -382,19 +384,26 @@ class Registry:
         if begun is not None:
             begun()
 
-    def _is_asked(self, name: str) -> bool:
-        return name not in self._models or self._models[name].explicit
+    def _find_unneeded(self, name: str, going: Needs) -> set[str]:
+        """Return the members to unload with the ensemble `name`, without those of `going`, which are marked already."""
+        return find_unneeded(name, {**self._loads.needs(), **going}, self._is_wanted) - going.keys()
 
-    async def _mark_unwanted(self, name: str) -> Collection[str]:
-        """Let a model be wanted no more, after the load that is under way. Return what it needs."""
+    def _is_wanted(self, name: str) -> bool:
+        return name not in self._models or self._models[name].explicit or self._loads.is_needed(name)
+
+    def _mark_unwanted(self, name: str, *, asked: bool) -> Collection[str]:
+        """Let a model, whose lock the caller holds, be wanted no more. Return what it needs.
+
+        Args:
+            asked: see `ModelLoads.cancel`.
+        """
         record = self._models[name]
-        async with record.lock:
-            needs = self._loads.needs().get(name, ())
-            self._loads.cancel(name)
-            record.plan = None
-            record.explicit = record.barren = False
-            record.dismiss()
-            self.load_history.reasons.pop(name, None)
+        needs = self._loads.needs().get(name, ())
+        self._loads.cancel(name, asked=asked)
+        record.plan = None
+        record.explicit = record.barren = False
+        record.dismiss()
+        self.load_history.reasons.pop(name, None)
         return needs
 
     def _outermost(self, going: Needs) -> list[str]:

@@ -80,6 +80,21 @@ class LoadBatch:
         self._needs: dict[str, Collection[str]] = {}
         self.circles: dict[str, LoadFailure] = {}
 
+    def needed(self) -> set[str]:
+        """Return the models of `wanted` that are still to load, and all that they need, as far as they were read."""
+        left = [one for one in self.wanted if one not in self.results and not self.is_unloaded(one)]
+        needs = {name: members_of(plan.config) for name, plan in self.plans.items()}
+        return set().union(*(needed_by(one, needs) for one in left))
+
+    def may_need(self, name: str) -> bool:
+        """Return whether `needed` has a model, or may have it when all configurations are read."""
+        found = self.needed()
+        return name in found or not found <= self.plans.keys() | self.results.keys()
+
+    def is_unloaded(self, name: str) -> bool:
+        """Return whether a model was unloaded since the load began."""
+        return not self.unloaded.isdisjoint((name, plain_name(name)))
+
     async def run(self, load: Load) -> None:
         """Load all models of `plans` with `load`, whose errors become results."""
         needs = {name: set(members_of(plan.config)) for name, plan in self.plans.items()}

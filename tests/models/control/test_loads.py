@@ -338,6 +338,75 @@ def test_members_that_are_unloaded_with_an_ensemble_serve_until_its_last_request
     play(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("moment", ["reading", "member", "ensemble"])
+def test_a_member_that_a_load_needs_is_not_unloaded_with_another_ensemble(tmp_path: Path, moment: str) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("m")
+        house.put_ensemble("A", "m")
+        house.put_ensemble("B", "m")
+        await house.registry.load("B")
+        if moment == "member":
+            (tmp_path / "m" / "1" / "model.py").touch()  # the load of A loads it again
+        gate = asyncio.Event()
+        house.loader.waits["A" if moment == "ensemble" else "m"] = gate.wait
+        if moment == "reading":
+            house.loader.readable.clear()
+        load = asyncio.create_task(house.registry.load("A"))
+        await asyncio.sleep(0.02)
+        unload = asyncio.create_task(house.registry.unload("B", unload_dependents=True))
+        await asyncio.sleep(0.02)
+        house.loader.readable.set()
+        gate.set()
+        await asyncio.gather(load, unload)
+
+        assert [house.registry.ready_versions(name) for name in "ABm"] == [("1",), (), ("1",)]
+        await house.registry.unload("A", unload_dependents=True)
+        assert house.registry.ready_versions("m") == ()
+
+    play(tmp_path, scenario)
+
+
+def test_a_member_that_is_asked_for_meanwhile_is_not_unloaded(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("m")
+        house.put_ensemble("B", "m")
+        await house.registry.load("B")
+        (tmp_path / "m" / "1" / "model.py").touch()
+        gate = asyncio.Event()
+        house.loader.waits["m"] = gate.wait
+        house.loader.readable.clear()
+        load = asyncio.create_task(house.registry.load("m"))
+        await asyncio.sleep(0.02)
+        unload = asyncio.create_task(house.registry.unload("B", unload_dependents=True))
+        await asyncio.sleep(0.02)
+        house.loader.readable.set()
+        gate.set()
+        await asyncio.gather(load, unload)
+        assert (house.registry.ready_versions("B"), house.registry.ready_versions("m")) == ((), ("1",))
+
+    play(tmp_path, scenario)
+
+
+def test_the_members_of_an_ensemble_that_is_unloaded_while_it_loads_go_with_it(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put_member("m")
+        house.put_ensemble("A", "m")
+        await house.registry.load("A")
+        (tmp_path / "m" / "1" / "model.py").touch()
+        gate = asyncio.Event()
+        house.loader.waits["m"] = gate.wait
+        load = asyncio.create_task(house.registry.load("A"))
+        await asyncio.sleep(0.02)
+        unload = asyncio.create_task(house.registry.unload("A", unload_dependents=True))
+        await asyncio.sleep(0.02)
+        gate.set()
+        await asyncio.gather(load, unload, return_exceptions=True)
+
+        assert (house.registry.ready_versions("A"), house.registry.ready_versions("m")) == ((), ())
+
+    play(tmp_path, scenario)
+
+
 def test_an_ensemble_that_never_served_is_loaded_by_the_next_request(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         house.put_member("a")
