@@ -2,7 +2,8 @@
 
 1. `load_model_config`: read config.pbtxt (or a load request's override), fill in defaults, refuse what cannot work.
    Its errors are Triton's "failed to poll from model repository".
-2. `settle_instances`: instance groups on this machine. From here on errors belong to the version that is loading.
+2. `settle_instances`: instance groups on this machine, and what else Triton checks for each version: initial states.
+   From here on errors belong to the version that is loading.
 3. `merge_completed`: what the worker's backend said about the model itself; checks inputs and outputs too.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_serve.config.checks.batching import check_initial_states
 from edge_serve.config.checks.checks import check_model_config
 from edge_serve.config.checks.instances import check_instance_groups
 from edge_serve.config.checks.io import check_inputs_and_outputs
@@ -87,10 +89,11 @@ def settle_instances(
         auto: KIND_AUTO may be a GPU: the backend can use one.
 
     Raises:
-        InvalidArgument: a group asks for what the machine does not have.
+        InvalidArgument: a group asks for what the machine does not have, or an initial state does not fit its state.
     """
     settled = normalise_instance_groups(config, gpus or (), auto=auto)
     check_instance_groups(settled, gpus, min_compute_capability, lack)
+    check_initial_states(settled.sequence_batching)
     return settled
 
 

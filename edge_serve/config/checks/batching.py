@@ -1,8 +1,7 @@
 """Checks of `dynamic_batching` and `sequence_batching`: sizes, priorities, controls, and states.
 
 `dynamic_batching` may accompany `max_batch_size: 0`: then it only gives the model a queue with priorities and a queue
-policy. Triton checks `initial_state` when it creates the scheduler (core src/sequence_batch_scheduler), and accepts a
-state without name, type or dims; such a state cannot work and is refused here.
+policy. Triton accepts a state without name, type or dims; such a state cannot work and is refused here.
 """
 
 from __future__ import annotations
@@ -145,6 +144,18 @@ def _check_states(batching: pb.ModelSequenceBatching, name: str) -> None:
         if state.input_name in seen:
             raise InvalidArgument(f"State input name '{state.input_name}' specified more than once.")
         seen.add(state.input_name)
+
+
+def check_initial_states(batching: pb.ModelSequenceBatching) -> None:
+    """Each state has one value to start with, which fits it, or none.
+
+    Triton checks them later than the rest: when it creates the scheduler of a version (core
+    src/sequence_batch_scheduler).
+
+    Raises:
+        InvalidArgument: with Triton's text.
+    """
+    for state in batching.state:
         if len(state.initial_state) > 1:
             raise InvalidArgument(
                 f"initial_state field for state input '{state.input_name}' must contain exactly one or zero element. "

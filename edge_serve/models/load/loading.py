@@ -239,7 +239,7 @@ class Loader:
         """Return a configuration with its instance groups filled in for the GPUs of this machine.
 
         Raises:
-            InvalidArgument: a group asks for what the machine does not have.
+            InvalidArgument: as `settle_instances`.
         """
         least = self._options.least_compute_capability
         auto = config.backend not in ON_CPU and (

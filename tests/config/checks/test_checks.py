@@ -12,6 +12,7 @@ from edge_serve.config.checks.io import check_inputs_and_outputs
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.config.model.normalise import normalise, normalise_instance_groups
 from edge_serve.config.model.text import parse_model_config
+from edge_serve.config.stages import settle_instances
 from edge_serve.errors import InvalidArgument
 from tests.texts import without_advice
 
@@ -22,7 +23,7 @@ def _model(text: str) -> ModelConfig:
     return parse_model_config('name: "m" backend: "python" version_policy { latest { num_versions: 1 } } ' + text)
 
 
-def _refuse(check: Callable[[ModelConfig], None], bad: str, good: str, said: str) -> None:
+def _refuse(check: Callable[[ModelConfig], object], bad: str, good: str, said: str) -> None:
     check(_model(good))
     with pytest.raises(InvalidArgument) as caught:
         check(_model(bad))
@@ -168,6 +169,9 @@ SEQUENCE: list[Case] = [
         _STATE % _FULL_STATE,
         "State input name 'I' specified more than once.",
     ),
+]
+
+INITIAL_STATES: list[Case] = [
     (
         _STATE % (_FULL_STATE + (_INITIAL % "") * 2),
         _STATE % (_FULL_STATE + _INITIAL % 'name: "i" data_type: TYPE_INT32 dims: [ 2, 5 ] zero_data: true'),
@@ -237,6 +241,16 @@ GENERAL: list[Case] = [
         for buckets in ("3000.0, 1.0", "1.0, 1.0", "nan, 1.0", "1.0, inf")
     ),
 ]
+
+
+@pytest.mark.parametrize(("bad", "good", "said"), INITIAL_STATES)
+def test_initial_states(bad: str, good: str, said: str) -> None:
+    _refuse(settle_instances, bad, good, said)
+
+
+@pytest.mark.parametrize("text", [bad for bad, _, _ in INITIAL_STATES])
+def test_initial_states_are_not_checked_with_the_file(text: str) -> None:
+    check_model_config(normalise(parse_model_config(f'backend: "python" {text}'), "m"))
 
 
 @pytest.mark.parametrize(("bad", "good", "said"), BATCHING + SEQUENCE + GENERAL)
