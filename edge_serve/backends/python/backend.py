@@ -18,6 +18,9 @@ from edge_serve.backends.python.instance import PythonInstance
 from edge_serve.backends.python.model import ModelFile
 from edge_serve.errors import Internal
 
+#: fields that a model may complete
+COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
+
 
 class PythonBackend:
     """One version of a Python model in this process."""
@@ -26,7 +29,7 @@ class PythonBackend:
         self._model: ModelFile | None = None
 
     def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Let the model's `auto_complete_config` complete the configuration.
+        """Let the model's `auto_complete_config` complete the fields of COMPLETED; the others stay, as in Triton.
 
         Raises:
             Internal: the file does not import, or the function raised or returned something else.
@@ -42,7 +45,8 @@ class PythonBackend:
             raise Internal(
                 f"auto_complete_config function in model '{spec.name}' must return a valid pb.ModelConfig object."
             )
-        return config.as_dict()
+        completed = config.as_dict()
+        return {**spec.config, **{name: completed[name] for name in COMPLETED if name in completed}}
 
     def open(self, spec: ModelSpec, instances: Sequence[InstanceSpec]) -> list[PythonInstance]:
         """Import the model and initialize its instances, in order.

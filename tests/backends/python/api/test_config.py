@@ -55,6 +55,20 @@ def test_additions_of_the_model_are_in_the_configuration(scene: PythonScene) -> 
     }
 
 
+def test_other_fields_stay_as_they_are(scene: PythonScene) -> None:
+    body = (
+        "d = c.as_dict(); d['name'] = 'other'; d['foo'] = 1; d['version_policy'] = {'all': {}}; "
+        "d['instance_group'][0]['count'] = 2; d['parameters'] = {'a': {'string_value': 'b'}}; "
+        "d['max_batch_size'] = 4; return c"
+    )
+    groups = [{"count": 1, "kind": "KIND_CPU"}]
+
+    made = completed(scene, body, instance_group=groups, parameters={})
+    assert (made["name"], made["instance_group"], made["parameters"]) == ("m", groups, {})
+    assert made["max_batch_size"] == 4
+    assert not made.keys() & {"foo", "version_policy"}
+
+
 def test_a_model_without_the_function_leaves_the_configuration(scene: PythonScene) -> None:
     source = "class TritonPythonModel:\n    def execute(self, requests): return []\n"
     spec = model_spec(write_model(scene.directory / "m", source), {"input": [INPUT]})
