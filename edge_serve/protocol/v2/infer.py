@@ -311,7 +311,7 @@ class InferEncoder:
             described = b",".join([_encode_binary_output(tensor) for tensor in outputs])
             header = self._headers.add(key, _encode_opening(response) + described + b"]}")
         if response.id or response.parameters:
-            header = _prepend_id(response, header)
+            header = _add_id(response, header)
         buffers: list[Buffer] = [header]
         buffers += [tensor.data for tensor in outputs if len(tensor.data)]
         return buffers, len(header) if len(buffers) > 1 else None
@@ -353,7 +353,7 @@ def _encode_mixed(
             parts += (_encode_output(tensor), b'"data":', values, b"}")
     parts.append(b"]}")
     if response.id or response.parameters:
-        parts[0] = _prepend_id(response, parts[0])
+        parts[0] = _add_id(response, parts[0])
     header = b"".join(parts)
     return [header, *data], len(header) if data else None
 
@@ -378,9 +378,9 @@ def _encode_binary_output(tensor: InferTensor) -> bytes:
     return b'%b"parameters":{"binary_data_size":%d}}' % (_encode_output(tensor), len(tensor.data))
 
 
-def _prepend_id(response: InferResponse, text: bytes) -> bytes:
-    """Insert `id` and `parameters`, which differ between requests, at the front of the JSON part."""
-    front = b'{"id":%b,' % orjson.dumps(response.id) if response.id else b"{"
+def _add_id(response: InferResponse, text: bytes) -> bytes:
+    """Insert `id` at the front of the JSON part and `parameters` before its outputs. They differ between requests."""
     if response.parameters:
-        front += b'"parameters":%b,' % orjson.dumps(response.parameters)
-    return front + text[1:]
+        outputs = b',"outputs":'  # no name can hold its quotes
+        text = text.replace(outputs, b',"parameters":%b%b' % (orjson.dumps(response.parameters), outputs), 1)
+    return b'{"id":%b,%b' % (orjson.dumps(response.id), text[1:]) if response.id else text

@@ -48,11 +48,11 @@ def test_json_is_compact() -> None:
     )
 
 
-def test_id_and_parameters_come_first() -> None:
+def test_id_comes_first_and_parameters_before_the_outputs() -> None:
     for binary in (False, True):
         buffers, _ = encode(A, binary=binary, id='a"é', parameters={"p": 1, "q": True})
         document = json.loads(buffers[0])
-        assert list(document) == ["id", "parameters", "model_name", "model_version", "outputs"]
+        assert list(document) == ["id", "model_name", "model_version", "parameters", "outputs"]
         assert (document["id"], document["parameters"]) == ('a"é', {"p": 1, "q": True})
 
 
