@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path, PurePosixPath
@@ -47,11 +48,12 @@ class Override:
             InvalidArgument: an unknown parameter, a path with too many levels, or too long a configuration.
         """
         # clients write `file:/1/model.py` as well; Triton joins it to the model's directory (core filesystem/api.cc)
-        files = {key[len(_FILE) :].lstrip("/"): value for key, value in parameters.items() if key.startswith(_FILE)}
+        named = {key[len(_FILE) :].lstrip("/"): value for key, value in parameters.items() if key.startswith(_FILE)}
+        files = {os.path.normpath(path): value for path, value in named.items()}
         unknown = [key for key in parameters if key != "config" and not key.startswith(_FILE)]
         if unknown:
             raise InvalidArgument(f"unrecognized load parameter '{unknown[0]}', expected 'config' or 'file:<path>'")
-        for path in files:
+        for path in files:  # a path that leaves the directory begins with ".." now
             _check_path(name, path)
         config = parameters.get("config")
         if config is None and files:
@@ -117,7 +119,7 @@ class KeptFiles:
 
 def _check_path(name: str, path: str) -> None:
     parts = PurePosixPath(path)
-    if not path or ".." in parts.parts or "\x00" in path or not is_text(path):
+    if path == "." or ".." in parts.parts or "\x00" in path or not is_text(path):
         raise Internal(
             f"failed to load '{name}', failed to poll from model repository: model file override path {path!r} must "
             "stay inside the model directory, and be UTF-8"

@@ -33,7 +33,7 @@ def test_files_need_a_configuration() -> None:
         Override.parse("m", {"file:1/model.py": b""})
 
 
-@pytest.mark.parametrize("path", ["../x", "/../x", "1/../../x", "", "/", "a\x00b", "caf\udce9"])
+@pytest.mark.parametrize("path", ["../x", "/../x", "1/../../x", "1/..", "", "/", "a\x00b", "caf\udce9"])
 def test_files_stay_inside_the_model(path: str) -> None:
     with pytest.raises(Internal, match=r"failed to poll .*must stay inside the model directory"):
         Override.parse("m", {"config": "{}", f"file:{path}": b""})
@@ -44,6 +44,13 @@ def test_a_leading_slash_means_the_directory_of_the_model() -> None:
 
     assert override is not None
     assert dict(override.files) == {"1/model.py": b"x"}
+
+
+def test_a_path_may_go_up_inside_of_the_model() -> None:
+    override = Override.parse("m", {"config": "{}", "file:1/../2/./model.py": b"x"})
+
+    assert override is not None
+    assert dict(override.files) == {"2/model.py": b"x"}
 
 
 def test_unknown_parameters_are_named() -> None:
