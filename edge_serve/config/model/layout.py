@@ -22,7 +22,7 @@ _MOST_NAMES = 5
 #: entries of a directory that are looked at
 _MOST_ENTRIES = 1000
 
-_VERSION_LIKE = re.compile(r"(?:v|ver|version)?[-_. ]?0*(\d{1,18})(?:\.\d+)*\Z", re.IGNORECASE)
+_VERSION_LIKE = re.compile(r"(?:v|ver|version)?[-_. ]?0*(\d{1,18})(?:\.\d+)*\Z", re.IGNORECASE | re.ASCII)
 _CONFIG_LIKE = re.compile(r"config\.(?:pbtxt?|prototxt|pbtxt\.txt|pb|txt)\Z", re.IGNORECASE)
 
 #: a virtual environment has this file

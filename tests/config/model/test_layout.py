@@ -79,6 +79,10 @@ def made(root: Path, *names: str) -> Path:
             "m/m/ looks like the model itself: mv -n m/m/* m/ && rmdir m/m",
         ),
         (
+            ("m/\u0661/model.onnx",),
+            "m/\u0661 is no version directory: its name must be a number: mv 'm/\u0661' m/1",
+        ),
+        (
             ("m/x.py",),
             "m/ holds x.py and no version directory such as m/1: mkdir m/1 && mv m/x.py m/1/model.py",
         ),
