@@ -352,7 +352,6 @@ class ServerProcess:
             self._loaded.set()
         else:
             log.warning("the models above that are loading make no progress; the others are served without them")
-            self._registry.load_beside_late()
             self._background.append(asyncio.create_task(self._await_late(loading), name="models that load late"))
         return failures
 
@@ -372,7 +371,9 @@ class ServerProcess:
             task.cancel()
 
     async def _await_late(self, loading: asyncio.Task[list[str]]) -> None:
-        await asyncio.wait({loading})
+        while not loading.done():
+            self._registry.load_beside_late()
+            await asyncio.wait({loading}, timeout=self._supervisor.stall_seconds)
         error = None if loading.cancelled() else loading.exception()
         if isinstance(error, EdgeServeError):
             self._note_unreadable(error)

@@ -31,8 +31,6 @@ TICK, TICK_LOADING = 1.0, 0.1
 FEEDS = 4
 #: a load that makes progress gets so much more time, and systemd hears of it so often; seconds
 EXTENSION, EXTEND_EVERY = 60.0, 5.0
-#: a start without progress for so long goes on without the models that still load: before `EXTENSION` has passed
-STALL = 40.0
 #: beyond the time for draining, for closing models and ending workers
 STOP_EXTRA = 30.0
 #: words of a status line, those that matter most to a technician first
@@ -41,7 +39,14 @@ _MOVING = ("unready", "restarting", "loading", "unloading")
 
 class Supervisor:
     """Checks one server, and reports its state to the service manager. `run` is a task from the opening of the doors to
-    the end of the process."""
+    the end of the process.
+
+    Attributes:
+        stalled: set when the start has made no progress for `stall_seconds`.
+    """
+
+    #: before `EXTENSION` has passed, a start without progress goes on without the models that still load
+    stall_seconds = 40.0
 
     def __init__(
         self, service: Service, registry: Registry, workers: Workers, crashes: CrashWatch, clock: Clock
@@ -62,7 +67,6 @@ class Supervisor:
         #: a value that changes while models load, when it was checked last, and since when it is the same
         self._progress: object = None
         self._checked_ns = self._progress_ns = 0
-        #: the start makes no progress
         self.stalled = asyncio.Event()
 
     def use_service_manager(self, environ: Mapping[str, str]) -> None:
@@ -215,7 +219,7 @@ class Supervisor:
         if progress != self._progress:
             self._progress, self._progress_ns = progress, now
             self._notifier.notify(notify.extend(EXTENSION))
-        elif not self._started and now - self._progress_ns >= STALL * 1e9:
+        elif not self._started and now - self._progress_ns >= self.stall_seconds * 1e9:
             self.stalled.set()
 
 

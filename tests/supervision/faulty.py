@@ -56,7 +56,7 @@ def inject(mode: str) -> None:
     if mode == "unkillable":
         os.killpg = lambda pgid, number: None
     if mode == "impatient":
-        supervisor.STALL, supervisor.EXTEND_EVERY = 1.0, 0.2
+        Supervisor.stall_seconds, supervisor.EXTEND_EVERY = 1.0, 0.2
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Model control: load, unload, swap, and follow the repositories. Start reading in `registry`.
 
 instance_updater  carries out changes of `instance_group` alone
+load_slots        how many versions may load at the same time
 loads             loads models and the ensembles that need them, each under a lock of its own
 poller            follows the model repositories: which models to load, which to unload, and when to scan again
 records           the registry's record of a model and of each version, and what they say of the server's readiness

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from functools import partial
 
 from edge_serve.aio.offload import offload
@@ -52,11 +51,6 @@ class Watch:
         self._acted = dict(began)
         #: model -> its snapshot at the last scan, and since when it is the same
         self._changing: dict[str, tuple[Snapshot, float]] = {}
-
-    def __copy__(self) -> Watch:
-        made = Watch(self._acted)
-        made._changing = dict(self._changing)
-        return made
 
     def compare(
         self, found: Mapping[str, Snapshot], now: float, settle: float, unreadable: Collection[str] = ()
@@ -172,6 +166,8 @@ class Poller:
         #: loads, and their models. Each may take as long as a model that hangs, and must not delay others
         self._loads: dict[asyncio.Task[None], list[str]] = {}
         self._trouble = ""
+        #: the last scan failed unexpectedly, which was logged
+        self._failure = ""
         #: models whose last requests are being answered: they are looked for again after that
         self._unloading: dict[str, asyncio.Task[None]] = {}
         self.on_settled: Callable[[], None] = lambda: None
@@ -291,15 +287,15 @@ class Poller:
 
     async def _scan_or_log(self, settle: float) -> float | None:
         """Scan as `_scan_once` does; scan again soon if that failed unexpectedly, such as without a free thread."""
-        watch = copy(self._watch)
         try:
-            return await self._scan_once(settle)
+            again = await self._scan_once(settle)
         except Exception as error:  # one failed scan must not be the last
-            self._watch = watch  # the next one finds the same changes
-            if repr(error) != self._trouble:
-                self._trouble = repr(error)
-                log.exception("looking for changes in the model repositories failed")
+            if repr(error) != self._failure:
+                self._failure = repr(error)
+                log.exception("looking for changes in the model repositories failed; it is repeated")
             return time.monotonic() + min(self._interval or _TRY_AGAIN, _TRY_AGAIN)
+        self._failure = ""
+        return again
 
     def _next(self) -> float | None:
         interval = self._interval

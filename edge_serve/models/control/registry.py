@@ -104,11 +104,12 @@ class Registry:
 
     def load_one_by_one(self, wanted: bool) -> None:
         """Begin or end to load one version at a time, in place of `at_once`."""
-        self._swapper.load_at_once(1 if wanted else self._at_once)
+        self._swapper.slots.resize(1 if wanted else self._at_once)
 
     def load_beside_late(self) -> None:
-        """Let the other models load while those that load now, which are late, keep their turns."""
-        self._swapper.load_at_once(self._at_once + self.load_history.note_late())
+        """Let the next models load beside those that load now, which are late."""
+        self.load_history.note_late()
+        self._swapper.slots.release_late()
 
     # ---- asking -------------------------------------------------------------------------------------------------
 

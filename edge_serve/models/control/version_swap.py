@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.instance_updater import InstanceUpdater
+from edge_serve.models.control.load_slots import LoadSlots
 from edge_serve.models.control.records import ModelRecord, VersionRecord
 from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.load.dependencies import LoadFailure, members_of
@@ -61,8 +62,7 @@ class VersionSwapper:
         self._retries = retries
         self._memory = memory
         self._most_waiting = most_waiting
-        self._at_once = at_once
-        self._slots = asyncio.Semaphore(at_once)
+        self.slots = LoadSlots(at_once)
         self.leaving: set[asyncio.Task[None]] = set()
         self.unloading = UnloadingVersions()
         #: model -> the plan that is being loaded, and why that is to stop
@@ -71,14 +71,6 @@ class VersionSwapper:
         #: models whose serving versions are unloaded before the new ones load, although memory may hold both
         self.unload_first: frozenset[str] = frozenset()
         self._instance_updater = InstanceUpdater(loader, drain_seconds, memory)
-
-    def load_at_once(self, count: int) -> None:
-        """Set how many versions may load at the same time. Loads that wait for their turn notice a higher number."""
-        for _ in range(self._at_once, count):
-            self._slots.release()
-        if count < self._at_once:
-            self._slots = asyncio.Semaphore(count)
-        self._at_once = count
 
     def stop_loading(self, name: str, reason: str) -> None:
         """Let the load of a model fail with this reason, if one is under way.
@@ -159,7 +151,7 @@ class VersionSwapper:
         """
         if not wanted:
             return []
-        async with contextlib.nullcontext() if nested else self._slots:
+        async with contextlib.nullcontext() if nested else self.slots.take():
             if members_of(plan.config):
                 return await self._open_each(plan, wanted, own_worker)
             going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
@@ -241,7 +233,7 @@ class VersionSwapper:
         own_slot = asyncio.Lock()
 
         async def open(version: int) -> Served | EdgeServeError:
-            async with self._slots if own_slot.locked() and not self._slots.locked() else own_slot:
+            async with self.slots.take() if own_slot.locked() and not self.slots.is_full() else own_slot:
                 with self._load_history.load(plan.name):
                     return await self._open_with_retries(plan, version, own_worker)
 

@@ -41,14 +41,9 @@ class LoadHistory:
         """Return those of `loading` that are not late."""
         return sorted(self._loading.keys() - self._late)
 
-    def note_late(self) -> int:
-        """Count the present loads as late: the server serves without them, and they are suspects of no crash.
-
-        Returns:
-            How many models they are.
-        """
+    def note_late(self) -> None:
+        """Count the present loads as late: the server serves without them, and they are suspects of no crash."""
         self._late = set(self._loading)
-        return len(self._late)
 
     @contextmanager
     def load(self, name: str) -> Iterator[None]:

@@ -312,30 +312,6 @@ def test_a_scan_that_fails_unexpectedly_is_not_the_last(
     assert "can't start new thread" in caplog.text
 
 
-def test_a_scan_that_fails_after_its_comparison_loses_no_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story() -> None:
-        registry = FakeRegistry()
-        subject = poller(registry, tmp_path)
-        await subject.scan_first()
-        failures = iter([RuntimeError("a bug")] * 2)
-
-        def fail_twice() -> list[str]:
-            if (error := next(failures, None)) is not None:
-                raise error
-            return []
-
-        monkeypatch.setattr(registry, "find_rebound", fail_twice)
-        running = asyncio.create_task(subject.run())
-
-        model(tmp_path, "a", 1)
-        assert await registry.next() == ("load", "a")
-        running.cancel()
-
-    asyncio.run(story())
-
-
 def test_a_model_that_was_never_loaded_is_not_unloaded(tmp_path: Path) -> None:
     async def story() -> None:
         model(tmp_path, "stranger", 1)
