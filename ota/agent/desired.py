@@ -23,6 +23,9 @@ from ota.layout import StateLayout
 from ota.store import bad
 from ota.store.journal import Journal
 
+#: failures that pass by themselves: of the network, of wrong bytes in the repository, of the disk; not a missing unit
+_PASSING = ("fetch", "untrusted", "disk")
+
 
 def wanted(components: Components) -> Rollout:
     """Return the rollout document of this device's fleet.
@@ -112,17 +115,18 @@ def _check_floor(components: Components, wish: BundleRollout, found: Manifest) -
         )
 
 
-def candidates(components: Components, manifest: Manifest, *, patient: bool) -> list[Candidate]:
+def candidates(components: Components, manifest: Manifest, *, patient: bool, passing: bool = True) -> list[Candidate]:
     """Return all variants by priority, each with the reason why it does not fit.
 
     Args:
         patient: wait after a transient failure.
+        passing: also after one that passes by itself.
     """
     known, fingerprint, now = bad.load(components.layout), components.device.fingerprint(), components.clock.now()
     failed = {}
     for one in manifest.variants:
         entry = known.find(manifest.bundle, manifest.release, one.id, fingerprint, now)
-        if entry is not None and (entry.permanent or patient):
+        if entry is not None and (entry.permanent or (patient and (passing or entry.reason not in _PASSING))):
             failed[one.id] = _failure(entry)
     return decide_variant.candidates(manifest, components.device.facts(), failed)
 
@@ -135,15 +139,15 @@ def _failure(entry: bad.BadRelease) -> str:
 
 
 def variant(components: Components, manifest: Manifest, *, patient: bool) -> Variant:
-    """Return the variant that this device should run. A transient failure does not lead to another one, which would
-    stay after the failure has ended.
+    """Return the variant that this device should run. A failure that passes by itself does not lead to another one,
+    which would stay after the failure has ended.
 
     Raises:
         Unsuitable: none fits.
         Postponed: the one to run failed here, and is tried again later. FailedHere: those that fit did, and are not.
     """
     every = candidates(components, manifest, patient=patient)
-    fits = [not one.why_not for one in candidates(components, manifest, patient=False)]
+    fits = [not one.why_not for one in candidates(components, manifest, patient=patient, passing=False)]
     chosen = next((one for one, may_run in zip(every, fits, strict=True) if may_run), None)
     if chosen is not None and not chosen.why_not:
         return chosen.variant

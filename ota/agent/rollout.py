@@ -14,9 +14,9 @@ from ota.errors import OtaError, Postponed
 
 #: after so long the metadata is refreshed again
 FRESH_SECONDS = 300.0
-#: a refresh that failed is repeated after so many times its duration, if that is longer: a silent mirror takes minutes,
-#: in which no probation is judged
-_FAILED_DURATIONS = 30.0
+#: a refresh that failed is repeated after so many times its duration, if that is longer, and at the latest after so
+#: many seconds: a silent mirror takes minutes, in which no probation is judged
+_FAILED_DURATIONS, _LONGEST_WAIT = 30.0, 1800.0
 
 
 class CurrentRollout:
@@ -43,7 +43,8 @@ class CurrentRollout:
                 self._found = self._refresh()
             except OtaError as error:
                 self._found = error
-                wait = max(wait, _FAILED_DURATIONS * (self._components.clock.monotonic() - began))
+                took = self._components.clock.monotonic() - began
+                wait = max(wait, min(_FAILED_DURATIONS * took, _LONGEST_WAIT))
             self._until = self._components.clock.monotonic() + wait
         if isinstance(self._found, OtaError):
             raise self._found

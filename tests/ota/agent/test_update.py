@@ -160,6 +160,21 @@ def test_a_transient_failure_leads_to_no_other_variant(device: Device, failure: 
     assert record.variant == "better"
 
 
+@pytest.mark.fault("D1")
+def test_a_build_without_its_unit_leads_to_the_next_variant(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoUnit:
+        def build(self, *arguments: object) -> float:
+            raise NotHeld("the socket build.sock cannot be used")
+
+    build = [{"model": "det", "onnx": "17/model.onnx", "plan": "17/model.plan"}]
+    built: dict[str, object] = {"id": "trt", "kind": "onnx-build", "priority": 1, "build": build}
+    device.publish(release=17, variants=[built, {"id": "plain", "kind": "onnx", "priority": 2}])
+    monkeypatch.setattr("tests.ota.device.FakeBuilder", NoUnit)
+    assert isinstance(device.outcomes(by_hand=False)["det"].error, NotHeld)
+    device.clock.sleep(60)
+    assert device.run(by_hand=False)["det"].release == 17
+
+
 @pytest.mark.fault("R6")
 def test_another_fingerprint_is_another_chance(device: Device) -> None:
     device.publish(release=18)
