@@ -129,9 +129,9 @@ class ModelLoads:
             if asked or not batch.may_need(name):
                 batch.unloaded.add(name)
 
-    def is_needed(self, name: str) -> bool:
-        """Return whether a load under way is still to load a model, or one that needs it."""
-        return any(name in batch.needed() for batch in self._batches)
+    def needed(self) -> set[str]:
+        """Return the models that loads under way are still to load, and those that these need."""
+        return set().union(*(batch.needed() for batch in self._batches))
 
     def needs(self) -> dict[str, set[str]]:
         """Return the members of each ensemble: by its plan, and by the one that is being loaded."""

@@ -387,10 +387,12 @@ class Registry:
 
     def _find_unneeded(self, name: str, going: Needs) -> set[str]:
         """Return the members to unload with the ensemble `name`, without those of `going`, which are marked already."""
-        return find_unneeded(name, {**self._loads.needs(), **going}, self._is_wanted) - going.keys()
+        needed = self._loads.needed()
 
-    def _is_wanted(self, name: str) -> bool:
-        return name not in self._models or self._models[name].explicit or self._loads.is_needed(name)
+        def is_wanted(name: str) -> bool:
+            return name not in self._models or self._models[name].explicit or name in needed
+
+        return find_unneeded(name, {**self._loads.needs(), **going}, is_wanted) - going.keys()
 
     def _mark_unwanted(self, name: str, *, asked: bool) -> Collection[str]:
         """Let a model, whose lock the caller holds, be wanted no more. Return what it needs.

@@ -214,11 +214,13 @@ class Main:
             self._loading.remove(thread)
 
     def place_of_load(self) -> str:
-        """Return where in its own code a model is that is being loaded; "" = none is, or none is in code of its own."""
+        """Return where in its own code the model is that began to load last; "" = none is, or none is in code of its
+        own. An earlier load may hang (`front.worker`)."""
         if not self._loading:
             return ""
         frames = sys._current_frames()
-        return next(filter(None, (own_place(calls_of(frames.get(thread))) for thread in list(self._loading))), "")
+        places = (own_place(calls_of(frames.get(thread))) for thread in reversed(self._loading.copy()))
+        return next(filter(None, places), "")
 
     # ---- questions ------------------------------------------------------------------------------------------------
 

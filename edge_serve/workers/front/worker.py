@@ -271,9 +271,13 @@ class Worker:
         if self._loading == model_directory and self.claims == 1 and not self._serves():
             self.process.kill(f"was killed while it loaded a model: {reason}")
 
-    def _serves(self) -> bool:
-        """Return whether the process has a model that is open."""
-        return any(one.is_open for one in self._placements)
+    def _serves(self, but: ModelPlacement | None = None) -> bool:
+        """Return whether the process has a model that is open.
+
+        Args:
+            but: a placement of the one model that does not count.
+        """
+        return any(one.is_open and (but is None or one.link.arena is not but.link.arena) for one in self._placements)
 
     async def refusal(self, placement: ModelPlacement, timeout: float) -> str:
         """Ask the model whether it is ready. Return why it is not; "" = it is.
@@ -515,7 +519,7 @@ class Worker:
             return False
         if placement not in self._placements:  # closed meanwhile
             return True
-        if not self._serves():
+        if not self._serves(but=placement):
             return False
         if not placement.trouble:
             placement.trouble = f"{reason}; {_HANGS_BESIDE}"
