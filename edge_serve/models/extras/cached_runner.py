@@ -3,9 +3,10 @@
 Rules: triton-inference-server/core src/dynamic_batch_scheduler.cc (CacheLookUp, DelegateResponse) and
 src/infer_stats.cc. It stands before a driver or an ensemble, so requests of models without a cache do not pass it.
 
-Where Triton's cache answers wrongly, this one does not: shapes and types count as well as bytes, a client gets the
-outputs that it requested, the parameters of a request count if the model read them, a version that is loaded again
-starts with an empty cache, and errors are not stored (Triton 2.51 answers a repeated error with 200 and no outputs).
+Where Triton's cache answers wrongly, this one does not: shapes and types of inputs count as well as their bytes, and
+so does their order, which a Python model sees. A client gets the outputs that it requested, the parameters of a
+request count if the model read them, a version that is loaded again starts with an empty cache, and errors are not
+stored (Triton 2.51 answers a repeated error with 200 and no outputs).
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class _Look:
         self.outputs = wanted if wanted and wanted != signature.outputs.keys() else None
         self._request = request
         self._digest = blake2b(digest_size=32)
-        for tensor in sorted(request.inputs, key=_name):
+        for tensor in request.inputs:
             name, shape = tensor.name.encode(), repr(tensor.shape).encode()
             sizes = _SIZES.pack(len(name), len(shape), tensor.datatype.value, len(tensor.data))
             self._digest.update(b"".join((sizes, name, shape)))
@@ -233,7 +234,3 @@ class _Miss:
         if not self._cancelled:
             self._runner.store(self._look, self._lookup_ns, response)
         self._on_response(response)
-
-
-def _name(tensor: InferTensor) -> str:
-    return tensor.name
