@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -244,9 +244,10 @@ def test_a_series_is_of_no_use_after_its_family(recorded: RecordingHost) -> None
         )
 
 
-def test_a_histogram_is_observed(recorded: RecordingHost) -> None:
+@pytest.mark.parametrize("buckets", [lambda: [1, 2.5], lambda: iter((1, 2.5))], ids=["list", "iterator"])
+def test_a_histogram_is_observed(recorded: RecordingHost, buckets: Callable[[], Iterable[float]]) -> None:
     family = MetricFamily("test_h", "d", MetricFamily.HISTOGRAM)
-    metric = family.Metric(labels={}, buckets=[1, 2.5])
+    metric = family.Metric(labels={}, buckets=buckets())
     metric.observe(2)
     assert [(u.operation, u.value, u.bounds) for u in recorded.updates] == [
         ("create", 0, (1.0, 2.5)),

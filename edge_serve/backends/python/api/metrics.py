@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from edge_serve.backends import host
 from edge_serve.backends.python.api.errors import MODULE, NativeEnum, TritonModelException, as_text
@@ -195,7 +195,7 @@ class MetricFamily:
             self._family = family
 
     def Metric(  # noqa: N802 - the name that models call
-        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
+        self, labels: Mapping[str, str] | None = None, buckets: Iterable[float] | None = None
     ) -> Metric:
         """Make a series of this family; `buckets` are the upper bounds of a histogram, and given only for one.
 
@@ -237,18 +237,19 @@ class MetricFamily:
                 continue
             raise TritonModelException(f"Error when creating Metric: Invalid label name '{name}': {advice}")
 
-    def _bounds(self, buckets: Sequence[float] | None) -> tuple[float, ...]:
+    def _bounds(self, buckets: Iterable[float] | None) -> tuple[float, ...]:
         if self._family.kind is not MetricKind.HISTOGRAM:
             if buckets is not None:
                 raise TritonModelException("Failed to create metric. Unexpected buckets found.")
             return ()
         if buckets is None:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
-        if isinstance(buckets, str) or not isinstance(buckets, Iterable) or not all(map(_is_number, buckets)):
+        found = tuple(buckets) if isinstance(buckets, Iterable) else buckets  # an iterator can be read only once
+        if isinstance(buckets, str) or not isinstance(found, tuple) or not all(map(_is_number, found)):
             raise TritonModelException(
                 f"Failed to create metric. Buckets must be a list. Found {buckets!r}, expected numbers: [0.1, 1]"
             )
-        bounds = tuple(float(bound) for bound in buckets)
+        bounds = tuple(map(float, found))
         if any(low >= high for low, high in itertools.pairwise(bounds)):
             raise TritonModelException("Error when creating Metric: Bucket Boundaries must be strictly sorted")
         return bounds
