@@ -44,19 +44,23 @@ class InstanceUpdater:
         self._memory = memory
 
     @contextlib.asynccontextmanager
-    async def prepared(self, plan: LoadPlan, versions: Mapping[int, Served]) -> AsyncIterator[list[InstanceUpdate]]:
+    async def prepared(
+        self, plan: LoadPlan, versions: Mapping[int, Served], *, nested: bool = False
+    ) -> AsyncIterator[list[InstanceUpdate]]:
         """Open the new instances of each version. If the context ends with an error, they are closed again.
+
+        Args:
+            nested: see `LoadBatch`.
 
         Raises:
             LoadFailure: an instance failed to open; nothing has changed.
-
         """
         prepared: list[InstanceUpdate] = []
         try:
             for version, served in versions.items():
                 try:
                     update = self._plan(served, plan)
-                    await self._prepare(plan, update)
+                    await self._prepare(plan, update, nested)
                 except EdgeServeError as error:
                     text = "failed to change the instances of '%s' version %d: %s"
                     log.error(text, plan.name, version, error.as_triton(), extra=model_fields(plan.name, version))
@@ -83,13 +87,14 @@ class InstanceUpdater:
         spec = self._loader.spec(plan, config, int(served.version), served.engine)
         return InstanceUpdate(served, config, spec, plan.directory)
 
-    async def _prepare(self, plan: LoadPlan, update: InstanceUpdate) -> None:
+    async def _prepare(self, plan: LoadPlan, update: InstanceUpdate, nested: bool) -> None:
         opened, count = update.served.opened, len(update.added)
         if self._memory is None or not count or opened is None:
             await update.prepare()
             return
         each = opened.memory_bytes() // max(1, len(opened.numbers))
-        async with self._memory.admit(f"{plan.name} ({count} more instances)", each * count, 0, joins=True):
+        name = f"{plan.name} ({count} more instances)"
+        async with self._memory.admit(name, each * count, 0, joins=True, nested=nested):
             await update.prepare()
 
     def commit(self, update: InstanceUpdate) -> list[asyncio.Task[None]]:

@@ -105,7 +105,7 @@ class VersionSwapper:
         }
         wanted = [version for version in changed if version not in updated]
         stay = all(known.version in plan.versions for known in record.ready())
-        async with self._instance_updater.prepared(plan, updated) as updates:
+        async with self._instance_updater.prepared(plan, updated, nested=nested) as updates:
             await self._swap(record, plan, wanted, own_worker, nested)
             tasks = [task for one in updates for task in self._instance_updater.commit(one)]
         self.leaving.update(tasks)
@@ -165,8 +165,10 @@ class VersionSwapper:
             joins = self._loader.joins(plan, own_worker=own_worker)
             try:
                 async with (
-                    self._memory.admit(plan.name, files, replaced, joins=joins) as way,
-                    self._loader.admit_to_gpus(plan, files, joins=joins, replaces=bool(going)) as way_on_gpus,
+                    self._memory.admit(plan.name, files, replaced, joins=joins, nested=nested) as way,
+                    self._loader.admit_to_gpus(
+                        plan, files, joins=joins, replaces=bool(going), nested=nested
+                    ) as way_on_gpus,
                 ):
                     if Way.INSTEAD in (way, way_on_gpus):
                         await self._unload_first(record, going)

@@ -68,7 +68,7 @@ class DeviceMemory:
 
     @asynccontextmanager
     async def admit(
-        self, name: str, gpus: Sequence[Gpu], files: int, *, joins: bool, replaces: bool
+        self, name: str, gpus: Sequence[Gpu], files: int, *, joins: bool, replaces: bool, nested: bool = False
     ) -> AsyncIterator[Way]:
         """Promise memory of GPUs to one load while the context lasts, as `Memory.admit` does.
 
@@ -77,15 +77,16 @@ class DeviceMemory:
             files: bytes of the model's files.
             joins: the model is loaded into a worker that already runs.
             replaces: a version serves, whose memory is free once that is unloaded.
+            nested: as in `decide`.
 
         Raises:
             Unavailable: the model does not fit, with the figures.
         """
-        way, needs = await self._decide(name, gpus, files, joins, replaces)
+        way, needs = await self._decide(name, gpus, files, joins, replaces, nested)
         while way is Way.LATER:
             log.info("model %s waits for GPU memory that is promised to loads", name, extra=model_fields(name))
             await self._promise_ended.wait()
-            way, needs = await self._decide(name, gpus, files, joins, replaces)
+            way, needs = await self._decide(name, gpus, files, joins, replaces, nested)
         self._promised.update(needs)
         try:
             yield way
@@ -95,7 +96,7 @@ class DeviceMemory:
             self._promise_ended = asyncio.Event()
 
     async def _decide(
-        self, name: str, gpus: Sequence[Gpu], files: int, joins: bool, replaces: bool
+        self, name: str, gpus: Sequence[Gpu], files: int, joins: bool, replaces: bool, nested: bool
     ) -> tuple[Way, dict[str, int]]:
         """Return the way that suits all GPUs, and the bytes that the load needs on each."""
         memory, ways, needs = await self._figures(gpus), [Way.BESIDE], {}
@@ -113,7 +114,8 @@ class DeviceMemory:
                 replaced=measured if replaces else 0,
             )
             advice = "" if joins or measured else ", or let it share a worker (parameter EDGE_SERVE_WORKER: shared)"
-            ways.append(decide(name, figures, f"does not fit into the memory of GPU {gpu.id} ({gpu.name})", advice))
+            misfit = f"does not fit into the memory of GPU {gpu.id} ({gpu.name})"
+            ways.append(decide(name, figures, misfit, advice, nested=nested))
             needs[gpu.uuid] = figures.needed
         return max(ways, key=lambda way: (Way.BESIDE, Way.INSTEAD, Way.LATER).index(way)), needs
 

@@ -253,12 +253,12 @@ class Loader:
         return self._device_memory.measured(plan.name, gpus)
 
     def admit_to_gpus(
-        self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool
+        self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool, nested: bool
     ) -> AbstractAsyncContextManager[Way]:
         """Promise memory of GPUs to the load of a plan. See `DeviceMemory.admit`."""
         if self._device_memory is None or not (gpus := self.gpus(plan.config)):
             return nullcontext(Way.BESIDE)
-        return self._device_memory.admit(plan.name, gpus, files, joins=joins, replaces=replaces)
+        return self._device_memory.admit(plan.name, gpus, files, joins=joins, replaces=replaces, nested=nested)
 
     def gpus(self, config: pb.ModelConfig) -> list[Gpu]:
         """Return the GPUs that the instances of a configuration would be on; none if it cannot be served."""

@@ -50,17 +50,25 @@ class MemoryFigures:
     replaced: int = 0
 
 
-def decide(name: str, figures: MemoryFigures, misfit: str = "does not fit into memory", advice: str = "") -> Way:
+def decide(
+    name: str,
+    figures: MemoryFigures,
+    misfit: str = "does not fit into memory",
+    advice: str = "",
+    *,
+    nested: bool = False,
+) -> Way:
     """Decide how to load the model.
 
     Args:
         misfit: the start of the message, which names the memory; advice: its end.
+        nested: as in `LoadBatch`. Such a load never waits for promises: one of them is to the load that waits for it.
 
     Raises:
         Unavailable: the model does not fit; the text has the figures.
     """
     way = _way(figures)
-    if figures.promised and way is not _way(replace(figures, promised=0)):
+    if not nested and figures.promised and way is not _way(replace(figures, promised=0)):
         return Way.LATER
     if way is not None:
         return way
@@ -110,7 +118,9 @@ class Memory:
         self._promise_ended = asyncio.Event()  #: set when a promise ends, then replaced
 
     @asynccontextmanager
-    async def admit(self, name: str, files: int, replaced: int, *, joins: bool) -> AsyncIterator[Way]:
+    async def admit(
+        self, name: str, files: int, replaced: int, *, joins: bool, nested: bool = False
+    ) -> AsyncIterator[Way]:
         """Promise memory to one load while the context lasts.
 
         Waits while only promises to other loads are in the way: the memory that they really take is known when they
@@ -118,16 +128,17 @@ class Memory:
 
         Args:
             files, replaced, joins: as in `figures`.
+            nested: as in `decide`.
 
         Raises:
             Unavailable: the model does not fit, with the figures.
         """
-        way, needed = self._decide(name, files, replaced, joins)
+        way, needed = self._decide(name, files, replaced, joins, nested)
         if way is Way.LATER:
             log.info("model %s waits for memory that is promised to loads under way", name, extra=model_fields(name))
         while way is Way.LATER:
             await self._promise_ended.wait()
-            way, needed = self._decide(name, files, replaced, joins)
+            way, needed = self._decide(name, files, replaced, joins, nested)
         self.promised += needed
         try:
             yield way
@@ -136,9 +147,9 @@ class Memory:
             self._promise_ended.set()
             self._promise_ended = asyncio.Event()
 
-    def _decide(self, name: str, files: int, replaced: int, joins: bool) -> tuple[Way, int]:
+    def _decide(self, name: str, files: int, replaced: int, joins: bool, nested: bool) -> tuple[Way, int]:
         figures = self.figures(name, files, replaced, joins=joins)
-        return (decide(name, figures), figures.needed) if figures is not None else (Way.BESIDE, 0)
+        return (decide(name, figures, nested=nested), figures.needed) if figures is not None else (Way.BESIDE, 0)
 
     def figures(self, name: str, files: int, replaced: int, *, joins: bool = False) -> MemoryFigures | None:
         """Return the figures of a load; None when the machine does not say how much memory it has.

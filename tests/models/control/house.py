@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Coroutine, Hashable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from edge_serve.models.load.dependencies import LoadFailure
 from edge_serve.models.load.engines import EngineBuilds
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.loading import Loader
+from edge_serve.models.load.memory import Way
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel, Repository, fingerprint, versions
 from edge_serve.models.run.runner import OnResponse, Runner, Ticket
@@ -111,6 +113,14 @@ class FakeLoader:
         if override is not None:
             json_format.Parse(override.config or "{}", config)
         return LoadPlan(found.name, found.directory, config, numbers, fingerprint(found.directory), override)
+
+    def joins(self, plan: LoadPlan, *, own_worker: bool) -> bool:
+        return False
+
+    def admit_to_gpus(
+        self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool, nested: bool
+    ) -> AbstractAsyncContextManager[Way]:
+        return nullcontext(Way.BESIDE)
 
     async def open(self, plan: LoadPlan, version: int, *, own_worker: bool) -> FakeServed:
         if self.gate is not None:

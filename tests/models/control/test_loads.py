@@ -13,13 +13,14 @@ from typing import cast
 import pytest
 
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.errors import Internal
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.models.load import batch
 from edge_serve.models.load.dependencies import LoadFailure
 from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import FoundModel
 from tests.models.control.house import House, play, settle
+from tests.models.load.test_memory import Bounded
 
 
 def test_an_unchanged_model_is_not_loaded_again_but_an_override_is(tmp_path: Path) -> None:
@@ -199,6 +200,17 @@ def test_a_load_that_a_loading_model_asks_for_needs_no_slot_of_its_own(tmp_path:
         assert [served.name for served in house.loader.opened] == ["m", "e", "a", "other"]
 
     play(tmp_path, scenario, at_once=1)
+
+
+def test_a_nested_load_does_not_wait_for_the_memory_of_the_load_that_asked_for_it(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        for name in ("a", "m"):
+            house.put(name, 1)
+        house.loader.waits["a"] = lambda: house.registry.load("m", nested=True)
+        with pytest.raises(EdgeServeError, match=r"'m' does not fit into memory: .*40 MiB are promised to loads"):
+            await asyncio.wait_for(house.registry.load("a"), 5)
+
+    play(tmp_path, scenario, memory=Bounded(1))
 
 
 def test_loads_of_ensembles_that_share_members_do_not_wait_for_each_other(tmp_path: Path) -> None:

@@ -101,6 +101,9 @@ def test_load_waits_for_memory_that_is_promised_to_another() -> None:
             await asyncio.sleep(0.02)
             assert not second.is_set()
             assert await way(memory, 500, SECOND) is Way.BESIDE, "another GPU has room"
+            with pytest.raises(Unavailable, match="756 MiB are promised to loads under way"):
+                async with memory.admit("m", [CARD], 500 * MIB, joins=False, replaces=False, nested=True):
+                    pass
         await task
 
     asyncio.run(story())

@@ -87,6 +87,20 @@ def test_a_load_that_waited_is_refused_when_the_others_took_what_they_were_promi
     asyncio.run(story())
 
 
+def test_a_nested_load_is_refused_when_it_would_wait_for_the_load_that_waits_for_it() -> None:
+    async def story() -> None:
+        memory = Bounded(1)
+        async with memory.admit("outer", 0, 0, joins=False):
+            with pytest.raises(Unavailable, match=r"'inner' does not fit into memory: .*40 MiB are promised to loads"):
+                async with memory.admit("inner", 0, 0, joins=False, nested=True):
+                    pass
+            async with memory.admit("inner", 0, WORKER_BYTES, joins=False, nested=True) as way:
+                assert way is Way.INSTEAD
+            assert memory.promised == WORKER_BYTES
+
+    asyncio.run(asyncio.wait_for(story(), 5))
+
+
 def test_a_load_that_is_cancelled_while_it_waits_was_promised_nothing() -> None:
     async def story() -> None:
         memory, end = Bounded(1), asyncio.Event()
