@@ -108,6 +108,7 @@ class PythonInstance:
         except BaseException as error:
             raise Internal(describe(error, sys._getframe())) from error
         if not has_execute:
+            self.close()
             raise Internal(f"Python model {find(spec)} does not implement `execute` method.")
         allow_calls(True)
 

@@ -155,6 +155,23 @@ def test_a_model_without_execute(scene: PythonScene, body: str) -> None:
     assert caught.value.message == f"Python model {path} does not implement `execute` method."
 
 
+def test_a_model_without_execute_is_finalized(scene: PythonScene) -> None:
+    """Its `initialize` may have started a process or opened a camera."""
+    source = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            pb_utils.Logger.log_info("opened")
+
+        def finalize(self):
+            pb_utils.Logger.log_info("closed")
+    """
+    with pytest.raises(Internal, match="does not implement `execute` method"):
+        scene.open(source)
+    assert scene.host.lines == [("INFO", "opened"), ("INFO", "closed")]
+
+
 def test_a_constructor_that_wants_arguments(scene: PythonScene) -> None:
     source = "class TritonPythonModel:\n    def __init__(self, x): pass\n    def execute(self, requests): return []\n"
     with pytest.raises(Internal) as caught:
