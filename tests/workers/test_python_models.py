@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from edge_serve.backends.base import InstanceSpec, Reply
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.front.workers import ProcessLimits, Workers
+from edge_serve.workers.front.bls_broker import Answer
+from edge_serve.workers.front.workers import Hooks, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.workers.harness import Recorder, run, spec, values
 
@@ -228,6 +230,51 @@ def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_not
         arena.close()
 
     run(work())
+
+
+ASKS_ALWAYS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        pb_utils.load_model("auto_complete_config")
+        return config
+
+    def initialize(self, args):
+        pb_utils.load_model("initialize")
+
+    def execute(self, requests):
+        return []
+
+    def finalize(self):
+        pb_utils.load_model("finalize")
+"""
+
+
+def test_a_question_says_whether_a_load_waits_for_the_answer(tmp_path: Path) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def control(question: dict[str, Any], answer: Answer, loading: bool) -> None:
+        asked.append((question["model_name"], loading))
+        answer({})
+
+    async def work() -> None:
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "model.py").write_text(ASKS_ALWAYS)
+        workers, arena, listener = Workers(hooks=Hooks(control=control)), Arena("m", Budget(1 << 20)), Recorder()
+        made = spec(tmp_path, CONFIG)
+        await workers.describe(made, "python")
+        opened = await workers.open(made, "python", [InstanceSpec("echo_0")], listener, arena)
+        os.kill(opened.pids()[0], signal.SIGKILL)
+        await listener.lost()
+        await listener.back()
+        await opened.close()
+        await workers.stop()
+        arena.close()
+
+    run(work())
+    assert asked == [("auto_complete_config", True), ("initialize", True), ("initialize", False), ("finalize", False)]
 
 
 @pytest.mark.parametrize("method", ["auto_complete_config(config)", "initialize(self, args)"])

@@ -233,7 +233,7 @@ class ModelCalls:
         may wait for the model that requests it.
 
         Args:
-            loading: whether the worker that asks loads a model now, which may wait for the answer.
+            loading: whether a load of the model that asks waits for the answer.
         """
         try:
             self._control(question, answer, loading)

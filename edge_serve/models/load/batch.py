@@ -43,7 +43,8 @@ class LoadBatch:
         override: the configuration and files that came for them.
         own_worker: whether their versions get worker processes of their own, unless the configuration says so.
         scanned: whether `wanted` comes from a scan: a model that is gone since then was removed, and did not fail.
-        nested: whether a model that is loading asked for it. It has a load slot, and may wait for this load.
+        nested: whether a model that is loading asked for it. The load of that model has a slot and a promise of memory,
+            and waits for this one.
 
     Attributes:
         plans: of each model that could be read: `wanted`, and all that they need.

@@ -45,8 +45,8 @@ class Hooks:
     Attributes:
         metric: takes an update of a model's own metrics, and the worker that sends it.
         gone: takes a worker that will not be restarted.
-        control: takes the question of a CALL (load, unload, is it ready), a callback for the answer, and whether the
-            worker that asks loads or unloads a model now.
+        control: takes the question of a CALL (load, unload, is it ready), a callback for the answer, and whether a
+            load of the model that asks waits for it.
         infer: runs a call to another model.
         report_idle: takes the calls that an instance waits for when it does nothing else.
         gpu_trouble: takes GPUs by id; returns why the driver does not find them any more, "" = it does.
@@ -199,6 +199,8 @@ class BlsBroker:
         send: sends a control frame to it.
         caller_of: the opened model with this number.
         turning: names of the models that are being opened or closed there, now.
+        awaited: those of `turning` that a load waits for. No load waits for a model that is closed, or that is opened
+            again after a crash.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -206,6 +208,7 @@ class BlsBroker:
     caller_of: Callable[[int], Caller | None]
     hooks: Hooks
     turning: Collection[str]
+    awaited: Collection[str]
     _asked: dict[int, InboundCall] = field(default_factory=dict)
     #: token -> slot in the worker's hands, and the number of its model
     _kept: dict[int, tuple[Lease, int]] = field(default_factory=dict)
@@ -258,7 +261,7 @@ class BlsBroker:
         elif control is None:
             answer(Unsupported(f"models may not ask for '{question.get('do')}' here"))
         else:
-            control(question, answer, bool(self.turning))
+            control(question, answer, bool(self.awaited))
 
     def _memory(self, question: dict[str, Any], answer: Answer) -> None:
         """Answer with a slot in a model's arena for the inputs of a call."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,7 @@ class Worker:
         #: models among them; 0 = to be counted
         self._shares = 0
         self._turning: set[str] = set()
+        self._awaited: set[str] = set()
         #: directory of the model that loads now; of several, the last one
         self._loading: Path | None = None
         self._numbers = itertools.count(1)
@@ -158,7 +159,7 @@ class Worker:
             group=group,
             recurs=bool(self._loss[0]),
         )
-        self._broker = BlsBroker(self._loop, process.send, self._caller, self._hooks, self._turning)
+        self._broker = BlsBroker(self._loop, process.send, self._caller, self._hooks, self._turning, self._awaited)
         return process
 
     def _caller(self, number: int) -> Caller | None:
@@ -177,7 +178,8 @@ class Worker:
             EdgeServeError: why there is none.
         """
         question = {"spec": as_json(spec), "backend": backend, "in_main": self._in_main}
-        answer = await self._load(FrameKind.DESCRIBE, question, spec)
+        with self._awaiting(spec.name):
+            answer = await self._load(FrameKind.DESCRIBE, question, spec)
         config = answer.get("config")
         if not isinstance(config, dict):
             raise self._broke(spec.name, f"found {type(config).__name__}, expected a configuration")
@@ -202,11 +204,21 @@ class Worker:
         """
         self._opening.append(placement)
         try:
-            await self._open(placement)
+            with self._awaiting(placement.spec.name):
+                await self._open(placement)
         finally:
             self._opening.remove(placement)
         self._placements.append(placement)
         self._shares = 0
+
+    @contextlib.contextmanager
+    def _awaiting(self, name: str) -> Iterator[None]:
+        """Mark a model as one that a load waits for; see `BlsBroker`."""
+        self._awaited.add(name)
+        try:
+            yield
+        finally:
+            self._awaited.discard(name)
 
     async def _open(self, placement: ModelPlacement) -> None:
         process = self.process

@@ -37,7 +37,12 @@ class Scene:
         self.hooks = Hooks(infer=self.asked.append)
         caller = Caller(self.arena, Recorder(), [])
         self.broker = BlsBroker(
-            asyncio.get_running_loop(), self._send, lambda number: caller if number == 7 else None, self.hooks, {"me"}
+            asyncio.get_running_loop(),
+            self._send,
+            lambda number: caller if number == 7 else None,
+            self.hooks,
+            turning={"me"},
+            awaited=set(),
         )
 
     def _send(self, data: bytes) -> None:
@@ -224,11 +229,11 @@ def test_calls_are_refused_without_a_runner() -> None:
 
 
 @pytest.mark.parametrize("loads", [True, False])
-def test_a_question_says_whether_its_worker_loads_a_model(loads: bool) -> None:
+def test_a_question_says_whether_a_load_waits_for_it(loads: bool) -> None:
     def work(scene: Scene) -> None:
         asked: list[tuple[Any, bool]] = []
         scene.hooks.control = lambda question, answer, loading: asked.append((question["model_name"], loading))
-        scene.broker.turning = {"me"} if loads else set()
+        scene.broker.awaited = {"me"} if loads else set()
         scene.receive(json_frame(FrameKind.CALL, 3, {"do": "load_model", "model_name": "other"}))
         assert asked == [("other", loads)]
 
