@@ -220,17 +220,19 @@ class Poller:
     async def _reload_changed(self) -> tuple[list[str], Changes]:
         load: list[str] = []
         unload: list[str] = []
+        unread: set[str] = set()
         while True:
             async with self._scanning:
                 models, unreadable = await self._scanned()
                 changes = self._watch.compare(models, time.monotonic(), SETTLE_ON_REQUEST, unreadable)
                 self._stop_outdated(changes)
             tried = [*changes.load, *changes.unread]
-            await self._load(self._with_rebound(tried), asked=changes.changed)
-            load += tried
+            await self._load(self._with_rebound(tried), asked=changes.changed, unread=changes.unread)
+            load += changes.load
             unload += changes.unload
+            unread |= set(changes.unread)
             if changes.again is None:
-                return sorted({*load, *unload}), Changes(tuple(load), tuple(unload))
+                return sorted({*load, *unload, *unread}), Changes(tuple(load), tuple(unload))
             await asyncio.sleep(max(0.0, changes.again - time.monotonic()))
 
     async def _scanned(self) -> tuple[dict[str, Snapshot], set[str]]:
@@ -325,7 +327,8 @@ class Poller:
         loading = {name for names in self._loads.values() for name in names}
         unread = [name for name in changes.unread if name not in loading]
         if load := self._with_rebound([*changes.load, *unread], loading):
-            task = asyncio.get_running_loop().create_task(self._load(load, changes.changed), name="load changed models")
+            loads = self._load(load, changes.changed, unread)
+            task = asyncio.get_running_loop().create_task(loads, name="load changed models")
             self._loads[task] = load
             task.add_done_callback(self._on_loaded)
         if changes.again is None and not self._unloading.keys().isdisjoint(models):
@@ -352,11 +355,18 @@ class Poller:
         are `loading`."""
         return list(dict.fromkeys([*changed, *(one for one in self._registry.find_rebound() if one not in loading)]))
 
-    async def _load(self, names: Collection[str], asked: Collection[str]) -> None:
-        """Load models. Those that safe mode leaves out only if they are `asked` for, or their files have changed."""
+    async def _load(self, names: Collection[str], asked: Collection[str], unread: Collection[str] = ()) -> None:
+        """Load models. Those that safe mode leaves out only if they are `asked` for, or their files have changed.
+
+        Args:
+            unread: as in `Changes`.
+        """
         if not names:
             return
-        log.info("changed in the repository: %s", ", ".join(names))
+        if changed := [name for name in names if name not in unread]:
+            log.info("changed in the repository: %s", ", ".join(changed))
+        if unread:
+            log.debug("models that could not be read are tried again: %s", ", ".join(unread))
         history = self._registry.load_history
         history.readmit(asked)
         for name in history.left_out.keys() & set(names):

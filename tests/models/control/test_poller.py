@@ -502,11 +502,12 @@ def test_an_ensemble_that_cannot_follow_its_steps_is_tried_once_in_each_scan(tmp
 
 @pytest.mark.parametrize("way", ["poll", "request", "reload"])
 def test_a_model_that_its_load_could_not_read_is_loaded_when_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     def refuse() -> None:
         raise UnreadableEntry("does not answer")
 
+    caplog.set_level("INFO")
     monkeypatch.setattr("edge_serve.models.repository.repository._LOAD_REST", 0.05 if way == "poll" else 60.0)
 
     async def story() -> None:
@@ -528,11 +529,12 @@ def test_a_model_that_its_load_could_not_read_is_loaded_when_it_can(
         subject._repository.read(found, list)  # by the load
         registry.loaded.set()
         if reload is not None:
-            assert [one.name for one in await reload] == ["a"]
+            assert [(one.name, one.changed) for one in await reload] == [("a", False)]
         await asyncio.sleep(0.05)
         running.cancel()
         assert registry.calls == [("load", "a")]
         assert registry.stopped == []
+        assert "changed in the repository" not in caplog.text
 
     asyncio.run(story())
 
