@@ -164,7 +164,7 @@ class Repository:
                 elif isinstance(directory, Path):
                     models[name] = FoundModel(name, directory, ambiguous=name in models)
                 elif isinstance(directory, Exception):
-                    faults[name] = str(directory)
+                    faults[name] = str(directory) or repr(directory)
         self._faults.scanned(models, faults)
         self._scanned = scanned
         return dict(sorted(models.items()))

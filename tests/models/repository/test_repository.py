@@ -13,6 +13,7 @@ import pytest
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument, UnreadableEntry
+from edge_serve.models.control.records import repository_index
 from edge_serve.models.repository import repository as repository_module
 from edge_serve.models.repository.repository import (
     FoundModel,
@@ -65,6 +66,21 @@ def test_a_name_that_would_garble_a_line_is_left_out(tmp_path: Path, caplog: pyt
     assert list(repository.scan()) == ["good"]
     assert repository.faults["two\nlines"].startswith("the name of a model must not contain control characters")
     assert [message[:34] for message in caplog.messages] == [r"model 'two\nlines' is left out: the"[:34]]
+
+
+def test_an_error_without_a_text_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index says why an entry cannot be read, and has no entry without a reason."""
+
+    def fail(path: Path, root: Path) -> Path | None:
+        raise MemoryError
+
+    monkeypatch.setattr("edge_serve.models.repository.repository._target", fail)
+    (tmp_path / "m").symlink_to(model(tmp_path, "target", "1"))
+    repository = Repository([tmp_path])
+
+    assert list(repository.scan()) == ["target"]
+    index = repository_index({}, {}, {}, repository.faults, ready_only=False)
+    assert [(one.name, one.reason) for one in index] == [("m", "MemoryError()")]
 
 
 def test_a_repository_that_is_given_twice_is_one(tmp_path: Path) -> None:
