@@ -152,7 +152,7 @@ def test_text_may_be_bytes(recorded: RecordingHost) -> None:
     kept = family.Metric()
     assert [(one.name, one.description) for one in recorded.updates] == [("of_bytes", "d")]
     del kept
-    for refused in (b"\xff", 5, None):
+    for refused in (b"\xff", 5, None, np.array([65, 66], np.uint8)):
         with pytest.raises(TypeError, match="must be str"):
             Logger.log_info(refused)  # type: ignore[arg-type]  # the point
 

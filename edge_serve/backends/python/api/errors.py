@@ -6,6 +6,7 @@ Class names, codes and texts are those of triton-inference-server/python_backend
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -159,7 +160,7 @@ def as_text(name: str, value: str | bytes) -> str:
     """
     if isinstance(value, str):
         return value
-    try:
-        return bytes(memoryview(value)).decode()
-    except (TypeError, UnicodeDecodeError):
-        raise TypeError(f"{name} must be str, found {value!r}") from None
+    if isinstance(value, (bytes, bytearray)):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    raise TypeError(f"{name} must be str, found {value!r}")
