@@ -131,8 +131,16 @@ def test_a_missing_file_of_the_model_is_no_package_to_install(scene: PythonScene
     path = scene.directory / "m/1/model.py"
     assert message == (
         f"ModuleNotFoundError: No module named '1.parts'\n\nAt:\n  {path}(1): <module>\n"
-        "Put parts.py beside model.py, with this spelling"
+        f"Put parts.py into {path.parent}, with this spelling"
     )
+
+
+def test_a_file_that_is_no_package_gets_no_advice_to_add_one(scene: PythonScene) -> None:
+    write_model(scene.directory / "m", "VALUE = 5\n", "1/parts.py")
+    message = load_error(scene, "from .parts.deep import VALUE\n")
+    path = scene.directory / "m/1/model.py"
+    said = "No module named '1.parts.deep'; '1.parts' is not a package"
+    assert message == f"ModuleNotFoundError: {said}\n\nAt:\n  {path}(1): <module>\n"
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def _advice_on_module(error: ModuleNotFoundError) -> str:
     """Return how to get a module that a model imports."""
     top, _, rest = (error.name or "").partition(".")
     if top.isdecimal():  # the model's own package, which is named by the version
-        return f"put {rest.replace('.', '/')}.py beside model.py, with this spelling"
+        if not hasattr(sys.modules.get((error.name or "").rpartition(".")[0]), "__path__"):
+            return ""  # "not a package": the text says it, and no further file would help
+        return f"put {rest.replace('.', '/')}.py into {_model_directory}, with this spelling"
     if not top or top in sys.stdlib_module_names:
         return ""
     package = _PACKAGES.get(top, top)
