@@ -24,6 +24,7 @@ from ota.strict_json import to_canonical_json
 #: bytes of a chunk; files of more than MOST_CHUNKS such chunks get larger ones
 CHUNK = 8 * 1024 * 1024
 DEFAULT_VARIANT = "default"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ def build(recipe: Recipe, out: Path) -> Manifest:
     if recipe.release < 1:
         raise UsageError(f"the release is {recipe.release}, expected a number of at least 1")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} exists: rm -r {quote(str(out))}, or --out DIR for a new directory")
+        removal = f"rm -r {quote(str(out))}, or " if _is_bundle(out) else ""
+        raise UsageError(f"{out} exists: {removal}name a new directory with --out DIR")
     sources = {
         model: read_source(model, directory, recipe.release, recipe.versions.get(model))
         for model, directory in recipe.models.items()
@@ -79,13 +81,18 @@ def build(recipe: Recipe, out: Path) -> Manifest:
         manifest = read_manifest(data, recipe.bundle, recipe.release)
         if faults := find_faults(manifest):
             raise UsageError("; ".join(faults))
-        files.write_durably(out / "manifest.json", data)
+        files.write_durably(out / MANIFEST, data)
     except BaseException as error:  # also an interruption: the next try needs a new directory
         files.remove_tree(out)
         if isinstance(error, Untrusted):
             raise UsageError(f"no device would read this bundle: {error.message}") from None
         raise
     return manifest
+
+
+def _is_bundle(directory: Path) -> bool:
+    """Return whether a directory has the files of a bundle and no others, so that its removal loses no model."""
+    return directory.is_dir() and {one.name for one in directory.iterdir()} == {"blobs", MANIFEST}
 
 
 def _default(sources: Mapping[str, ModelSource]) -> VariantDescription:

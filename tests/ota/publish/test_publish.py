@@ -56,9 +56,18 @@ def test_a_bundle_of_a_family_that_the_repository_lacks_is_refused_before_it_is_
     published.run(*bundle, "nofam", status=2)
     assert one_sentence(published.err).startswith(said)
     published.run(*bundle, "det", status=2)
-    assert one_sentence(published.err) == "simple.4 exists: rm -r simple.4, or --out DIR for a new directory"
+    assert one_sentence(published.err) == "simple.4 exists: rm -r simple.4, or name a new directory with --out DIR"
     published.run(*bundle, "det", "--out", "new")
     published.do("release", "new")
+
+
+def test_only_a_bundle_is_named_with_the_command_that_removes_it(publisher: Publisher) -> None:
+    publisher.model("models/simple", {"1/model.onnx": b"", "config.pbtxt": b""})
+    (publisher.base / "models/manifest.json").touch()
+    (publisher.base / "file").touch()
+    for out in ("models", "file"):
+        said = bundle_refused(publisher, "simple", "--release", 1, "--model", "models/simple", "--out", out)
+        assert said == f"{out} exists: name a new directory with --out DIR"
 
 
 def test_a_new_fleet_beside_others_is_named(published: Publisher) -> None:
