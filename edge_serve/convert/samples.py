@@ -53,6 +53,7 @@ def _read(path: Path) -> dict[str, Array]:
                 raise InvalidArgument(f"--inputs '{path}' is a single array, expected an .npz file; {HOW}")
             if not zipfile.is_zipfile(stream):  # numpy would take it for a pickle, and advise to load that
                 raise InvalidArgument(f"--inputs '{path}' is no .npz file; {HOW}")
+            stream.seek(0)  # is_zipfile moves it, and numpy looks at the first bytes
             file = np.load(stream, allow_pickle=False)
             arrays = {name: file[name] for name in file.files}
     except OSError as error:

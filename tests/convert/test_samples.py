@@ -37,6 +37,13 @@ def test_first_axis_counts_samples(tmp_path: Path) -> None:
     assert [one["x"].shape for one in plain] == [(4,)] * 2
 
 
+def test_files_above_2_gib_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("zipfile.ZIP64_LIMIT", 50)  # the form that such files have
+        path = saved(tmp_path, x=np.zeros((2, 4), np.float32))
+    assert len(read_samples(path, config(x=[4]), 32)) == 2
+
+
 def test_array_of_the_inputs_rank_is_one_sample(tmp_path: Path) -> None:
     (only,) = read_samples(saved(tmp_path, x=np.zeros(4, np.float32)), config(x=[4]), 32)
     assert only["x"].shape == (1, 4)
