@@ -70,18 +70,15 @@ def blobs_of_file(entry: FileEntry) -> Iterator[tuple[str, int]]:
         yield chunk, min(entry.chunk_size, entry.size - number * entry.chunk_size)
 
 
-def check_family(state: RepositoryState, family: str, bundle: str) -> None:
-    """Check that a repository has the family of a bundle, which is named as `bundle`.
-
-    Raises:
-        UsageError: it has not.
-    """
-    if family_role(family) not in state.delegated():
-        families = ", ".join(one.removeprefix("models-") for one in state.delegated() if one.startswith("models-"))
-        raise UsageError(
-            f"{bundle} is a bundle of the family {family}, and this repository has {families or 'none'}: make the "
-            "bundle with another --family, or add one with 'publish family add'"
-        )
+def find_missing_family(state: RepositoryState, family: str, bundle: str) -> str:
+    """Return that a repository lacks the family of a bundle, which is named as `bundle`; "" = it has the family."""
+    if family_role(family) in state.delegated():
+        return ""
+    families = ", ".join(one.removeprefix("models-") for one in state.delegated() if one.startswith("models-"))
+    return (
+        f"{bundle} is a bundle of the family {family}, and this repository has {families or 'none'}: make the "
+        "bundle with another --family, or add one with 'publish family add'"
+    )
 
 
 def release(
@@ -98,7 +95,8 @@ def release(
         Untrusted: a blob is damaged.
     """
     manifest = bundle.manifest
-    check_family(state, manifest.family, f"{manifest.bundle} {manifest.release}")
+    if fault := find_missing_family(state, manifest.family, f"{manifest.bundle} {manifest.release}"):
+        raise UsageError(fault)
     role = family_role(manifest.family)
     refuse_second(workspace, [role], now)
     target = manifest_target(manifest.family, manifest.bundle, manifest.release)

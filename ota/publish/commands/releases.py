@@ -6,10 +6,11 @@ import argparse
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ota.documents.manifest import CODE
-from ota.errors import UsageError
+from ota.errors import OtaError, UsageError
 from ota.publish.commands import DIRECTORY, Subcommands, add, open_workspace, print_result
 
 
@@ -103,11 +104,12 @@ def _bundle(arguments: argparse.Namespace) -> int:
         golden=golden,
     )
     out = arguments.out or Path(f"{arguments.bundle}.{arguments.release}")
-    _check_family(recipe.family, f"{recipe.bundle} {recipe.release}")
     manifest = build(recipe, out)
     kinds = ", ".join(f"{one.id} ({one.kind})" for one in manifest.variants)
     size = sum({entry.sha256: entry.size for _, entry in manifest.every_file()}.values())
     print(f"{out}: {manifest.bundle} {manifest.release}, {size} bytes, variants: {kinds}")
+    if fault := _missing_family(manifest.family, f"{manifest.bundle} {manifest.release}"):
+        print(f"note: {fault}")
     untested = [
         model for model in models if not any(one.path == "golden/golden.json" for one in manifest.models[model])
     ]
@@ -118,18 +120,16 @@ def _bundle(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_family(family: str, bundle: str) -> None:
-    """Check the family of a bundle where the environment names the publisher's directory, and something is published.
-
-    Raises:
-        UsageError: the repository does not have the family.
-    """
-    directory = os.environ.get(DIRECTORY, "")
-    if directory and (Path(directory) / "state.json").exists():
-        from ota.publish.release import check_family
+def _missing_family(family: str, bundle: str) -> str:
+    """Return that the published metadata of the directory that the environment names lacks a family, which `release`
+    will refuse; "" = it has the family, or cannot be read: `bundle` does not need it."""
+    if directory := os.environ.get(DIRECTORY, ""):
+        from ota.publish.release import find_missing_family
         from ota.publish.repository import read_state
 
-        check_family(read_state(Path(directory)), family, bundle)
+        with suppress(OtaError):
+            return find_missing_family(read_state(Path(directory)), family, bundle)
+    return ""
 
 
 def _models(arguments: argparse.Namespace) -> dict[str, Path]:
