@@ -45,6 +45,17 @@ LEAST_BYTES_PER_SECOND = 256
 _REDIRECTS = (301, 302, 303, 307, 308)
 #: statuses after which another try may succeed
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
+_CHECK_NETWORK = "; check this device's network"
+#: the system's error in words -> the next step; after other errors there is none on the device
+_NEXT_STEPS = {
+    os.strerror(code): step
+    for code, step in {
+        errno.ECONNREFUSED: "; no server listens there, check host and port",
+        errno.ENETUNREACH: _CHECK_NETWORK,
+        errno.EHOSTUNREACH: _CHECK_NETWORK,
+        errno.ENETDOWN: _CHECK_NETWORK,
+    }.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +261,7 @@ def describe_error(error: Exception, timeout: float) -> tuple[str, bool]:
     text = str(error)
     found = re.search(r"\[Errno \d+\] ([^')]+)|\w+\((?:\d+, )?'([^']+)'\)", text)
     reason = (found[1] or found[2]) if found else text[:200]
-    refused = reason == os.strerror(errno.ECONNREFUSED)
-    hint = "no server listens there, check host and port" if refused else "check this device's network"
-    return f"the connection failed: {reason}; {hint}", True
+    return f"the connection failed: {reason}{_NEXT_STEPS.get(reason, '')}", True
 
 
 def _expect_ok(response: urllib3.BaseHTTPResponse, what: str) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from http.client import RemoteDisconnected
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from urllib3.exceptions import ProtocolError
 
 from ota.errors import FetchError, NotInRepository, UsageError
 from ota.fetch.failures import RequestFailed
-from ota.fetch.http import HttpOptions, login_header
+from ota.fetch.http import HttpOptions, describe_error, login_header
 from ota.fetch.put import put
 from ota.source import StartOver
 from tests.certificates import Authority, Pair
@@ -295,6 +298,21 @@ def test_a_port_without_a_listener(closed_port: int) -> None:
     with pytest.raises(RequestFailed, match=r"the connection failed: Connection refused; no server.*port") as caught:
         web(f"http://127.0.0.1:{closed_port}/").get("x", 10)
     assert caught.value.again
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ProtocolError("Connection aborted.", RemoteDisconnected("Remote end closed")), "Remote end closed"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "Connection reset by peer"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "Network is unreachable; check this device's network"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "No route to host; check this device's network"),
+    ],
+)
+def test_only_an_unreachable_network_is_a_reason_to_check_it(error: Exception, said: str) -> None:
+    words, again = describe_error(error, 1)
+    assert words == f"the connection failed: {said}"
+    assert again
 
 
 @pytest.mark.fault("T2")
