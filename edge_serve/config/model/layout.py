@@ -230,8 +230,11 @@ def _advice_on_inner(found: _Folder, inner: Sequence[str]) -> str:
     name = found.shown
     path = quote(f"{name}/{inner[0]}")
     move = f"mv -n {path}/* {quote(name)}/ && rmdir {path}"
-    if len(inner) == 1 and CONFIG_FILE in found.files:
+    if CONFIG_FILE in found.files and len(inner) == 1:
         return f"{name}/{inner[0]}/ looks like the model itself: {move}"
+    if CONFIG_FILE in found.files:
+        folders = ", ".join(f"{folder}/" for folder in inner[:_MOST_NAMES])
+        return f"{name}/ holds {folders}, expected version directories such as {name}/1: move those of one: {move}"
     advice = f"'{found.path}' looks like a model repository: give --model-repository={quote(str(found.path))}"
     return advice if len(inner) > 1 else f"{advice}; if {name}/{inner[0]} is the model '{name}' itself: {move}"
 

@@ -139,6 +139,15 @@ def test_a_model_repository_in_place_of_a_model_is_named_and_not_taken_apart(tmp
     )
 
 
+def test_a_model_with_variants_is_no_model_repository(tmp_path: Path) -> None:
+    model = made(tmp_path, "m/config.pbtxt", "m/fp16/1/model.onnx", "m/fp32/1/model.onnx")
+    assert advice_on_backend(model, "m") == (
+        "m/ holds fp16/, fp32/, expected version directories such as m/1: move those of one: mv -n m/fp16/* m/ && "
+        "rmdir m/fp16"
+    )
+    assert "looks like a model" in advice_on_repository(model)
+
+
 def test_a_version_in_place_of_a_model_is_a_model_in_place_of_a_repository(tmp_path: Path) -> None:
     model = made(tmp_path / "models", "iris/1/model.onnx")
     said = f"'{model}' looks like a model: give its parent, --model-repository={tmp_path}/models"
