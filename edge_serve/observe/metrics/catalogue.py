@@ -182,7 +182,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     MetricSpec("edge_serve_engine_build_running_seconds", "gauge", ("model", "version"), builds,
            "Time for which a load has been building the version's TensorRT engine", "while a load builds an engine"),
     MetricSpec("edge_serve_model_memory_bytes", "gauge", _MODEL, each(lambda m: m.series.memory_bytes),
-           "Memory of the model's worker processes, its share where a worker is shared"),
+           "Resident memory of the model's worker processes, its share where a worker is shared; pages that processes "
+           "share count in each"),
     MetricSpec("edge_serve_tensor_memory_used_bytes", "gauge", (), one(lambda s: s.tensor_memory),
            "Memory that request bodies and tensors hold now, of --tensor-memory-bytes"),
     MetricSpec("edge_serve_http_connections", "gauge", (), one(lambda s: s.http.connections),

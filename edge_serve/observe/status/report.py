@@ -140,7 +140,10 @@ def _memory_of(process: Document) -> int | None:
 
 
 def _model_memory(document: Document, row: Document) -> int | None:
-    """Return the memory of a version's workers, or its share of one that has several models; None = it has none."""
+    """Return the memory of a version's workers, or its share of one that has several models; None = it has none.
+
+    `memory_bytes` of the row is resident memory, with which budgets are compared.
+    """
     shares = [
         memory // max(1, len(worker["models"]))
         for worker in document["workers"]
