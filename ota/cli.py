@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -75,19 +76,19 @@ def _warn(text: str) -> None:
 class _Parser(argparse.ArgumentParser):
     """Reports errors on one line, with the nearest command or option and the help page of the command."""
 
+    _given: Sequence[str] = ()
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Return the options, and no others: an unknown one is refused by the command that it was given to.
 
         Raises:
             UsageError: the command line cannot be used.
         """
+        self._given = sys.argv[1:] if args is None else args
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             first = next((one for one in unknown if one.startswith("-")), unknown[0])
-            flag = first.partition("=")[0]
-            if not flag.startswith("-"):
-                self.error(f"unexpected argument '{flag}'")
-            self.error(f"unknown option '{flag}'{nearest(flag, list(self._option_string_actions))}")
+            self.error(self._unknown_option(first) if first.startswith("-") else f"unexpected argument '{first}'")
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -97,8 +98,26 @@ class _Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
-        """Raise `UsageError`, where argparse ends the program."""
+        """Raise `UsageError`, where argparse ends the program. An unknown option comes first: the other errors, such as
+        a missing argument, may be due to it."""
+        own = takewhile(lambda word: word.startswith("--"), self._given) if self._commands() else self._given
+        for word in takewhile(lambda word: word != "--", own):
+            flag = word.partition("=")[0]
+            if word.startswith("--") and not any(known.startswith(flag) for known in self._option_string_actions):
+                message = self._unknown_option(word)
+                break
         raise UsageError(f"{message} (see '{self.prog} --help')")
+
+    def _unknown_option(self, word: str) -> str:
+        flag = word.partition("=")[0]
+        if any(flag in command._option_string_actions for command in self._commands()):
+            return f"unknown option '{flag}'; options follow the command"
+        return f"unknown option '{flag}'{nearest(flag, list(self._option_string_actions))}"
+
+    def _commands(self) -> list[argparse.ArgumentParser]:
+        """Return the parsers of the commands; none for a parser that is one itself."""
+        found = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
+        return [parser for one in found for parser in one.choices.values()]
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -22,6 +22,11 @@ from ota.cli import main
             "publish init p2 --presets small",
             "unknown option '--presets'; did you mean '--preset'? (see 'edge-ota publish init --help')",
         ),
+        ("publish init --hepl", "unknown option '--hepl'; did you mean '--help'? (see 'edge-ota publish init --help')"),
+        ("publish init --pres=small", "the following arguments are required: DIR (see 'edge-ota publish init --help')"),
+        ("--config=/x status", "unknown option '--config'; options follow the command (see 'edge-ota --help')"),
+        ("--config /x status", "unknown option '--config'; options follow the command (see 'edge-ota --help')"),
+        ("--hepl", "unknown option '--hepl'; did you mean '--help'? (see 'edge-ota --help')"),
         ("publish device ad", "unknown command 'ad'; did you mean 'add'? (see 'edge-ota publish device --help')"),
     ],
 )
