@@ -28,15 +28,13 @@ from edge_serve.transport.http.door_state import HttpDoorState, HttpWait
 from edge_serve.transport.http.exchange import HttpExchange, Progress, cancel_all
 from edge_serve.transport.http.replies import refuse, turn_away
 from edge_serve.transport.sockets.client_connection import ClientConnection, ConnectionPhase, StreamSocket
+from edge_serve.transport.sockets.half_close import has_disconnected
 from edge_serve.transport.sockets.send_queue import SendQueue
 
 _log = logging.getLogger(__name__)
 
 #: Requests of one connection handled in one turn of the event loop.
 _REQUESTS_PER_TURN = 32
-
-#: seconds for which requests must have waited without progress for an EOF to cancel them; see `_on_eof`
-_EOF_GRACE = 0.1
 
 _FAILED = "internal error, see the server's log"
 
@@ -100,27 +98,16 @@ class HttpConnection(ClientConnection):
             self.begun_ns = now
 
     def _on_eof(self) -> None:
-        """Cancel requests that have waited for a while, and answer others: their client may have closed one direction.
-
-        TCP does not show whether the client closed both directions. A client that closes one, as `nc -N` does, closes
-        it right after its request. If it closed both, sending the answer fails.
-        """
+        """Cancel the requests of a client that has disconnected; answer one that may only have closed one direction."""
         self._eof = True
         self._set_reading(False)
         self._discard_reading()
-        if self._has_waited():
+        if self._exchanges and has_disconnected(self._sock):
             self._cancel_exchanges()
         if self.owes:
             self._phase = ConnectionPhase.LAST
         else:
             self.close()
-
-    def _has_waited(self) -> bool:
-        """Return whether a sweep found the requests waiting, and nothing was received or answered since then.
-
-        Only sweeps record times. So this is false for `_EOF_GRACE`, and true a sweep interval later.
-        """
-        return self._find_wait() == self._mark and self._shared.clock.now_ns() - self._since_ns >= _EOF_GRACE * 1e9
 
     def _on_writable(self) -> None:
         self._resume()

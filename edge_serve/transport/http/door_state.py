@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from edge_serve.clock import Clock
 from edge_serve.protocol.http1.head import HeadParser, MessageLimits
 from edge_serve.records import slotted
 from edge_serve.transport.door.door import ConnectionLimits, DoorCounters
@@ -75,7 +74,6 @@ class HttpDoorState:
     sharing: SharedLimits
     counters: HttpCounters
     gone: Callable[[HttpConnection], None]
-    clock: Clock
     now_ns: Callable[[], int] | None = None
     parser: HeadParser = field(init=False)
     timeouts: dict[HttpWait, float] = field(init=False)

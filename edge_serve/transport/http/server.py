@@ -72,7 +72,7 @@ class HttpServer(Door[HttpConnection]):
         """Accept connections; see `Door.start`."""
         if self._shared is None:
             loop = asyncio.get_running_loop()
-            self._shared = HttpDoorState(loop, self._limits, self._sharing, self.counters, self.gone, self._clock)
+            self._shared = HttpDoorState(loop, self._limits, self._sharing, self.counters, self.gone)
         await super().start(listeners)
 
     def announce_close(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Sequence
 
 from edge_serve.errors import InvalidArgument
@@ -110,11 +111,12 @@ class TlsSocket:
     keys (RFC 8446 4.6.3) without reading is disconnected.
     """
 
-    __slots__ = ("_ended", "_sock")
+    __slots__ = ("_ended", "_received_ns", "_sock")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
         self._ended = False
+        self._received_ns = time.monotonic_ns()
 
     def fileno(self) -> int:
         """Return the descriptor of the socket."""
@@ -130,6 +132,11 @@ class TlsSocket:
     def pending(self) -> int:
         """Return the number of decrypted bytes, which `recv_into` returns although the descriptor is not readable."""
         return self._sock.pending()
+
+    @property
+    def silent_ms(self) -> int:
+        """Milliseconds since `recv_into` last returned bytes."""
+        return (time.monotonic_ns() - self._received_ns) // 1_000_000
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """Decrypt into `buffer`, and return the number of bytes; 0: the client sends no more.
@@ -148,6 +155,8 @@ class TlsSocket:
                 break
             filled += received
         self._ended = not received
+        if filled:
+            self._received_ns = time.monotonic_ns()
         return filled
 
     def _receive(self, buffer: memoryview) -> int:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import socket
+import time
+from pathlib import Path
 
 import pytest
 
 from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.door.listeners import listen_unix
 from edge_serve.transport.http.door_state import HttpLimits
-from tests.transport.http_scene import Recorder, play, scene, until
+from tests.transport.http_scene import Client, Recorder, play, scene, until
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_body() -> None:
@@ -37,7 +42,7 @@ def test_a_client_that_leaves_before_its_answer(gently: bool) -> None:
             client.get("/a")
             client.get("/b")
             await until(lambda: len(here.application.exchanges) == 2)
-            here.pass_time(0.2)
+            await asyncio.sleep(0.15)
             client.writer.close() if gently else client.abort()
             await until(lambda: here.application.abandoned)
             assert here.application.abandoned == ["/a", "/b"]
@@ -70,6 +75,48 @@ def test_a_client_that_sends_no_more_after_its_request() -> None:
             reply = await client.reply()
             assert (reply.body, reply.headers["connection"], here.application.abandoned) == (b"/a 3", "close", [])
             assert await client.closed()
+
+    play(story)
+
+
+def test_a_busy_loop_does_not_change_which_clients_have_disconnected() -> None:
+    async def story() -> None:
+        async with scene(Recorder(hold=True)) as here:
+            patient, hasty = await here.connect(), await here.connect()
+            await until(lambda: here.server.counters.connections == 2)
+            patient.get("/patient")
+            patient.writer.write_eof()
+            hasty.get("/hasty")
+            time.sleep(0.15)
+            with socket.socket(fileno=os.dup(hasty.writer.get_extra_info("socket").fileno())) as end:
+                end.shutdown(socket.SHUT_WR)
+            time.sleep(0.15)
+            await until(lambda: len(here.application.exchanges) == 2)
+            await until(lambda: here.application.abandoned)
+            await patient.taken()
+
+            assert here.application.abandoned == ["/hasty"]
+
+    play(story)
+
+
+def test_a_unix_socket_shows_which_client_has_disconnected(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = str(tmp_path / "http.sock")
+        async with scene(Recorder(hold=True), listeners=[listen_unix(path)]) as here:
+            exchanges = here.application.exchanges
+            for name in ("/reads", "/left"):
+                here.clients.append(client := Client(*await asyncio.open_unix_connection(path)))
+                client.get(name)
+                await until(lambda: exchanges and exchanges[-1].head.path == name)  # noqa: B023
+                await asyncio.sleep(0.12)
+                client.writer.write_eof() if name == "/reads" else client.writer.close()
+            await until(lambda: here.application.abandoned)
+            here.application.answer(exchanges[0])
+
+            assert (await here.clients[0].reply()).body == b"/reads 0"
+            assert here.application.abandoned == ["/left"]
+            assert await here.clients[0].closed()
 
     play(story)
 

@@ -82,6 +82,21 @@ def test_a_client_that_sends_no_more_after_its_request(authority: Authority) -> 
     play(story)
 
 
+def test_a_client_that_leaves_before_its_answer(authority: Authority) -> None:
+    async def story() -> None:
+        context = context_of(authority)
+        async with scene(Recorder(hold=True), tls=lambda: context) as here:
+            client = await here.connect(authority.client(alpn="http/1.1"))
+            client.get("/a")
+            await until(lambda: here.application.exchanges)
+            await asyncio.sleep(0.12)
+            client.writer.close()
+            await until(lambda: here.application.abandoned)
+            assert here.application.abandoned == ["/a"]
+
+    play(story)
+
+
 def test_for_traces_it_is_noted_when_a_request_began(authority: Authority) -> None:
     async def story() -> None:
         def handle(exchange: Exchange) -> None:
