@@ -163,7 +163,7 @@ def _fits(dims: Shape, expected: Shape) -> bool:
 
 def _wrong_shape(request: InferRequest, tensor: InferTensor, signature: Signature, spec: TensorSpec) -> InvalidArgument:
     name, model, shape = tensor.name, signature.model_name, tensor.shape
-    batches = signature.max_batch_size > 0
+    batches = signature.max_batch_size > 0 and not spec.is_shape_tensor
     expected = (-1, *spec.dims) if batches else spec.dims
     same_rank = len(shape) == len(expected)
     if same_rank and all(-1 in pair or pair[0] == pair[1] for pair in zip(shape, expected, strict=True)):

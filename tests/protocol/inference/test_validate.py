@@ -5,7 +5,7 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, InferTensor, Shape, Unseen, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, Shape, Unseen, join_bytes, shape_text
 from edge_serve.protocol.inference.validate import check_strings, validate
 
 
@@ -146,6 +146,9 @@ def test_shape_tensors_have_no_batch_dimension() -> None:
         TensorSpec("A", DataType.INT32, (4,)), TensorSpec("S", DataType.INT32, (2,), is_shape_tensor=True)
     )
     assert validate(request(tensor("A", (3, 4)), tensor("S", (2,))), model) == 3
+    for shape in (1, 2), (3,):
+        text = refusal(request(tensor("A", (1, 4)), tensor("S", shape)), model)
+        assert text.endswith(f"unexpected shape for input 'S' for model 'm'. Expected [2], got {shape_text(shape)}. ")
 
 
 def test_byte_sizes() -> None:
