@@ -79,6 +79,8 @@ class Method:
 _LEVELS: dict[str, tuple[str, ...]] = {
     "none": (), "low": ("gzip", "deflate"), "medium": ("deflate", "gzip"), "high": ("deflate", "gzip"),
 }  # fmt: skip
+#: `a2b_base64` skips other characters
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]*={0,2}")
 _NO_METADATA = (b"te", b"content-type", b"content-length", b"host")
 
 
@@ -168,7 +170,7 @@ class HeadInterpreter:
         return asked
 
     def _read(self, head: StreamHead, asked: CallHead) -> None:
-        # as in Triton, the first of equal keys counts
+        # as in Triton, the first of equal keys counts, except in forwarded metadata
         fields = {name.decode("ascii"): value for name, value in reversed(head.fields)}
         _check_is_grpc(head, fields)
         method = self._methods.get(head.path.decode("latin-1"))
@@ -216,15 +218,18 @@ def _check_is_grpc(head: StreamHead, fields: Mapping[str, bytes]) -> None:
 def _read_metadata(head: StreamHead) -> list[tuple[str, str]]:
     """Return the metadata that the caller has added, as text."""
     return [
-        (name.decode("ascii"), (_decode_base64(value) if name.endswith(b"-bin") else value).decode("utf-8", "replace"))
-        for name, value in head.fields
+        (name.decode("ascii"), value.decode("utf-8", "replace"))
+        for name, joined in head.fields
         if not name.startswith(b"grpc-") and name not in _NO_METADATA
+        for value in (map(_decode_base64, joined.split(b",")) if name.endswith(b"-bin") else (joined,))
     ]
 
 
 def _decode_base64(value: bytes) -> bytes:
-    """Decode the value of a `-bin` key; clients may omit the padding. A value that is not base64 stays as it is."""
+    """Decode a value of a `-bin` key; clients may omit the padding. A value that is not base64 stays as it is."""
+    if _BASE64.fullmatch(value) is None:
+        return value
     try:
         return binascii.a2b_base64(value + b"==")
-    except binascii.Error:
+    except binascii.Error:  # a number of characters that cannot be
         return value
