@@ -134,6 +134,12 @@ class NotHeld(ServerError):
     """A trial or a build could not be held, for a reason of this device: its unit is not there, or the disk is full."""
 
 
+class NoBuildUnit(NotHeld):
+    """This device has no unit for builds. No time mends that."""
+
+    reason = "no_build_unit"
+
+
 class AlreadyRunning(OtaError):
     """Another edge-ota works on the same state directory."""
 

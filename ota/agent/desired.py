@@ -18,13 +18,20 @@ from ota.documents import rollout as rollouts
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout
-from ota.errors import FailedHere, NotInRepository, OtaError, Postponed, RolledBack, Unsuitable, Untrusted, UsageError
+from ota.errors import (
+    FailedHere,
+    NoBuildUnit,
+    NotInRepository,
+    OtaError,
+    Postponed,
+    RolledBack,
+    Unsuitable,
+    Untrusted,
+    UsageError,
+)
 from ota.layout import StateLayout
 from ota.store import bad
 from ota.store.journal import Journal
-
-#: failures that pass by themselves: of the network, of wrong bytes in the repository, of the disk; not a missing unit
-_PASSING = ("fetch", "untrusted", "disk")
 
 
 def wanted(components: Components) -> Rollout:
@@ -120,13 +127,13 @@ def candidates(components: Components, manifest: Manifest, *, patient: bool, pas
 
     Args:
         patient: wait after a transient failure.
-        passing: also after one that passes by itself.
+        passing: also after one that passes by itself, which is each but a unit for builds that is missing.
     """
     known, fingerprint, now = bad.load(components.layout), components.device.fingerprint(), components.clock.now()
     failed = {}
     for one in manifest.variants:
         entry = known.find(manifest.bundle, manifest.release, one.id, fingerprint, now)
-        if entry is not None and (entry.permanent or (patient and (passing or entry.reason not in _PASSING))):
+        if entry is not None and (entry.permanent or (patient and (passing or entry.reason == NoBuildUnit.reason))):
             failed[one.id] = _failure(entry)
     return decide_variant.candidates(manifest, components.device.facts(), failed)
 
@@ -154,7 +161,8 @@ def variant(components: Components, manifest: Manifest, *, patient: bool) -> Var
     reasons = "; ".join(f"{one.variant.id}: {one.why_not}" for one in every if one.why_not)
     release = f"{manifest.bundle} {manifest.release}"
     if any("failed on this device" in one.why_not for one in every):
-        raise (Postponed if chosen is not None else FailedHere)(
+        later = any(not one.why_not for one in candidates(components, manifest, patient=False))
+        raise (Postponed if later else FailedHere)(
             f"{release} is not installed: {reasons}. 'edge-ota retry {manifest.bundle}' tries it again"
         )
     raise Unsuitable(f"no variant of {release} fits this device: {reasons}")

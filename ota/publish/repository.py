@@ -102,10 +102,12 @@ def read_state(path: Path) -> RepositoryState:
 def _state_of(data: bytes, what: str) -> RepositoryState:
     found = parse(data, what, MOST_STATE)
     try:
-        return RepositoryState(
+        state = RepositoryState(
             [Metadata[Root].from_dict(one) for one in found["roots"]],
             {role: Metadata.from_dict(one) for role, one in found["roles"].items()},
         )
+        state.delegated()  # a state without the role that delegates is damaged, too
+        return state
     except (KeyError, TypeError, ValueError, RepositoryError) as error:
         raise Untrusted(f"{what} is damaged ({error}): restore it from a backup") from None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ota.decide.variant import is_build_option
-from ota.errors import NoSpace, NotHeld, OtaError, ServerError, TrialFailed, UsageError
+from ota.errors import NoBuildUnit, NoSpace, NotHeld, OtaError, ServerError, TrialFailed, UsageError
 from ota.server import doctor
 from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
 
@@ -62,14 +62,10 @@ class UnitBuild:
 
         Raises:
             TrialFailed: the build failed; the same file fails again on this device.
-            NotHeld: it had no space, or its unit is not there.
+            NotHeld: it had no space. NoBuildUnit: its unit is not there.
             ServerError: the build could not be run, or took too long.
         """
-        found = (
-            ask_unit(self._path, asdict(request), request.limit)
-            if self._path
-            else build(self._program, request, self._place)
-        )
+        found = self._ask_unit(request) if self._path else build(self._program, request, self._place)
         if found.get("ok") is not True or not isinstance(found.get("plan"), str):
             text = f"the build of {Path(request.onnx).name} failed: {found.get('error') or 'it gave no reason'}"
             if found.get("reason") == NoSpace.reason:
@@ -85,6 +81,12 @@ class UnitBuild:
             raise ServerError(f"{text}, expected {request.key}.plan: see the journal of edge-ota-build@.service")
         seconds = found.get("seconds")
         return plan, seconds if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else 0.0
+
+    def _ask_unit(self, request: BuildRequest) -> dict[str, Any]:
+        try:
+            return ask_unit(self._path, asdict(request), request.limit)
+        except NotHeld as error:
+            raise NoBuildUnit(error.message) from error
 
 
 def build(program: str, request: BuildRequest, place: Path, caller: BinaryIO | None = None) -> dict[str, Any]:

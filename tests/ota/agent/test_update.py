@@ -19,6 +19,7 @@ from ota.agent.update import Update
 from ota.decide.probation import ProbationVerdict
 from ota.errors import (
     FetchError,
+    NoBuildUnit,
     NoSpace,
     NotHeld,
     Occupied,
@@ -164,14 +165,38 @@ def test_a_transient_failure_leads_to_no_other_variant(device: Device, failure: 
 def test_a_build_without_its_unit_leads_to_the_next_variant(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     class NoUnit:
         def build(self, *arguments: object) -> float:
-            raise NotHeld("the socket build.sock cannot be used")
+            raise NoBuildUnit("the socket build.sock cannot be used")
 
     build = [{"model": "det", "onnx": "17/model.onnx", "plan": "17/model.plan"}]
     built: dict[str, object] = {"id": "trt", "kind": "onnx-build", "priority": 1, "build": build}
     device.publish(release=17, variants=[built, {"id": "plain", "kind": "onnx", "priority": 2}])
     monkeypatch.setattr("tests.ota.device.FakeBuilder", NoUnit)
-    assert isinstance(device.outcomes(by_hand=False)["det"].error, NotHeld)
+    assert isinstance(device.outcomes(by_hand=False)["det"].error, NoBuildUnit)
     device.clock.sleep(60)
+    assert device.run(by_hand=False)["det"].release == 17
+
+
+@pytest.mark.fault("D1")
+@pytest.mark.parametrize(
+    "failure", [NoBuildUnit("the socket build.sock cannot be used"), NotHeld("plans/x.plan: No space left on device")]
+)
+def test_a_build_that_cannot_be_held_withdraws_no_model(
+    device: Device, monkeypatch: pytest.MonkeyPatch, failure: OtaError
+) -> None:
+    class NoBuild:
+        def build(self, *arguments: object) -> float:
+            raise failure
+
+    build = [{"model": "det", "onnx": "17/model.onnx", "plan": "17/model.plan"}]
+    device.publish(release=17, variants=[{"id": "trt", "kind": "onnx-build", "priority": 1, "build": build}])
+    device.want("det", 17, deny=[16])
+    with monkeypatch.context() as patched:
+        patched.setattr("tests.ota.device.FakeBuilder", NoBuild)
+        for _ in range(3):
+            device.outcomes(by_hand=False)
+            device.clock.sleep(60)
+    assert device.server.serving == {"det": 16}
+    device.clock.sleep(86400)
     assert device.run(by_hand=False)["det"].release == 17
 
 
