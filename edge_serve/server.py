@@ -372,8 +372,9 @@ class ServerProcess:
 
     async def _await_late(self, loading: asyncio.Task[list[str]]) -> None:
         while not loading.done():
-            self._registry.load_beside_late()
-            await asyncio.wait({loading}, timeout=self._supervisor.stall_seconds)
+            stall = self._supervisor.stall_seconds
+            self._registry.load_beside_late(time.monotonic() - stall)
+            await asyncio.wait({loading}, timeout=stall)
         error = None if loading.cancelled() else loading.exception()
         if isinstance(error, EdgeServeError):
             self._note_unreadable(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,15 +13,15 @@ class LoadSlots:
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
-        #: for each slot that is taken, where to return it
-        self._taken: dict[object, asyncio.Semaphore] = {}
+        #: for each slot that is taken, where to return it, and since when
+        self._taken: dict[object, tuple[asyncio.Semaphore, float]] = {}
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
         """Hold a slot while the context lasts, once one is free."""
         free, holder = self._free, object()
         await free.acquire()
-        self._taken[holder] = free
+        self._taken[holder] = free, time.monotonic()
         try:
             yield
         finally:
@@ -35,8 +36,9 @@ class LoadSlots:
         """Change how many loads may begin at the same time. Those that wait already keep to the number before."""
         self._free = asyncio.Semaphore(count)
 
-    def release_late(self) -> None:
-        """Give the slots that are taken to the loads that wait."""
-        for free in self._taken.values():
-            free.release()
-        self._taken.clear()
+    def release_late(self, taken_before: float) -> None:
+        """Give the slots that were taken before a time (`time.monotonic`) to the loads that wait."""
+        for holder, (free, since) in list(self._taken.items()):
+            if since < taken_before:
+                del self._taken[holder]
+                free.release()

@@ -294,7 +294,8 @@ class Poller:
         except Exception as error:  # one failed scan must not be the last
             if repr(error) != self._failure:
                 self._failure = repr(error)
-                log.exception("looking for changes in the model repositories failed; it is repeated")
+                log.exception("looking for changes in the model repositories failed; it is repeated, and may miss what "
+                              "this one found: load such models by name")  # fmt: skip
             return time.monotonic() + min(self._interval or _TRY_AGAIN, _TRY_AGAIN)
         self._failure = ""
         return again

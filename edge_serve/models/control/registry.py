@@ -106,10 +106,10 @@ class Registry:
         """Begin or end to load one version at a time, in place of `at_once`."""
         self._swapper.slots.resize(1 if wanted else self._at_once)
 
-    def load_beside_late(self) -> None:
-        """Let the next models load beside those that load now, which are late."""
-        self.load_history.note_late()
-        self._swapper.slots.release_late()
+    def load_beside_late(self, began_before: float) -> None:
+        """Let the next models load beside those that began to load before a time (`time.monotonic`), which are late."""
+        self.load_history.note_late(began_before)
+        self._swapper.slots.release_late(began_before)
 
     # ---- asking -------------------------------------------------------------------------------------------------
 

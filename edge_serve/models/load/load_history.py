@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ class LoadHistory:
         self.reasons: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._loading: Counter[str] = Counter()
+        #: model -> when its oldest load began
+        self._began: dict[str, float] = {}
         self._late: set[str] = set()
 
     def loading(self) -> list[str]:
@@ -41,20 +44,24 @@ class LoadHistory:
         """Return those of `loading` that are not late."""
         return sorted(self._loading.keys() - self._late)
 
-    def note_late(self) -> None:
-        """Count the present loads as late: the server serves without them, and they are suspects of no crash."""
-        self._late = set(self._loading)
+    def note_late(self, began_before: float) -> None:
+        """Count the loads as late that began before a time (`time.monotonic`): the server serves without them, and they
+        are suspects of no crash."""
+        self._late = {name for name, began in self._began.items() if began < began_before}
 
     @contextmanager
     def load(self, name: str) -> Iterator[None]:
         """Count a load of `name` while the context lasts."""
         self._loading[name] += 1
+        self._began.setdefault(name, time.monotonic())
         self.on_change()
         try:
             yield
         finally:
             self._loading -= Counter([name])
-            self._late &= self._loading.keys()
+            if name not in self._loading:
+                del self._began[name]
+                self._late.discard(name)
             self.on_change()
 
     def wanted(self, names: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 
 from edge_serve.models.control.load_slots import LoadSlots
@@ -26,7 +27,10 @@ def test_a_late_load_gives_its_slot_away_once() -> None:
         tasks = [asyncio.create_task(load(name)) for name in ends]
         await begin()
         assert begun == ["late"]
-        slots.release_late()
+        slots.release_late(time.monotonic() - 60)
+        await begin()
+        assert begun == ["late"], "it has just begun"
+        slots.release_late(time.monotonic() + 60)
         await begin()
         assert begun == ["late", "second"]
         ends["late"].set()

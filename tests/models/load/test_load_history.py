@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 from edge_serve.models.load.load_history import LoadHistory
 
 
 def test_a_load_that_is_late_is_suspect_of_no_crash_and_a_later_one_is() -> None:
     history = LoadHistory()
     with history.load("waits"), history.load("other"):
-        history.note_late()
+        history.note_late(time.monotonic() - 60)
+        assert history.loading_in_time() == ["other", "waits"], "they have just begun"
+        history.note_late(time.monotonic() + 60)
         assert (history.loading(), history.loading_in_time()) == (["other", "waits"], [])
         with history.load("next"):
             assert history.loading_in_time() == ["next"]
