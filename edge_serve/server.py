@@ -263,9 +263,7 @@ class ServerProcess:
 
     async def _log_absent_backends(self) -> None:
         names = [setting.backend for setting in self._config.backend_config]
-        given = "backend_directory" in self._config.given
-        find_notes = partial(notes_on_backends, names, self._config.backend_directory, given=given)
-        for note in await offload(find_notes):
+        for note in await offload(notes_on_backends, names, self._config.backend_directory):
             log.warning("%s", note)
 
     async def stop(self) -> list[str]:

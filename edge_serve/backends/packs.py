@@ -177,20 +177,15 @@ def installed_backends() -> EntryPoints:
     return metadata.entry_points(group=GROUP)
 
 
-def notes_on_backends(backends: Iterable[str], directory: str, *, given: bool) -> list[str]:
-    """Return a line for the log about each backend of `--backend-config`, and a backend directory, that is not there.
+def notes_on_backends(backends: Iterable[str], directory: str) -> list[str]:
+    """Return a line for the log about each backend of `--backend-config` that is not there.
 
     Reads the file system, so it may block.
 
     Args:
-        directory: `--backend-directory`; "" = there is none.
-        given: it was named, and is not the default.
+        directory: `--backend-directory`; "" = there is none. It need not exist: the first pack makes that of a package.
     """
     notes, root = [], Path(directory).absolute() if directory else None
-    if given and root is not None and not root.is_dir():
-        notes.append(
-            f"--backend-directory '{root}' is no directory: no pack is found; expected that of 'edge-serve pack'"
-        )
     for name in dict.fromkeys(filter(None, backends)):
         if not (is_built_in(name) or _has_pack(root, name) or installed_backends().select(name=name)):
             place = f"'{root}'" if root is not None else "a backend directory"

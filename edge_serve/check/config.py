@@ -102,8 +102,7 @@ def _read(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[ServerC
         config = parse_argv(arguments, environ)
     except BadSetting as error:
         return None, [*unknown, error.message], []
-    names, given = [setting.backend for setting in config.backend_config], "backend_directory" in config.given
-    absent = notes_on_backends(names, config.backend_directory, given=given)
+    absent = notes_on_backends([setting.backend for setting in config.backend_config], config.backend_directory)
     return config, unknown, [*(note for note in config.notes if note not in unknown), *absent]
 
 

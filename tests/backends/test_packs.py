@@ -55,9 +55,9 @@ def test_a_backend_that_is_here_gets_no_note(tmp_path: Path) -> None:
     (make_pack(tmp_path, "half") / "backend.py").unlink()
     (tmp_path / "half/pack.json").write_text("{}")
     names = ["", "onnxruntime", "tensorflow", "openvino", "half"]
-    assert notes_on_backends(names, str(tmp_path), given=True) == []
-    assert notes_on_backends([], str(tmp_path / "none"), given=False) == []
-    (note,) = notes_on_backends(["mine", "mine"], "", given=True)
+    assert notes_on_backends(names, str(tmp_path)) == []
+    assert notes_on_backends([], str(tmp_path / "none")) == []
+    (note,) = notes_on_backends(["mine", "mine"], "")
     assert "no backend 'mine' is installed or in a backend directory" in note
 
 

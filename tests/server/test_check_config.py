@@ -34,7 +34,7 @@ def test_sound_settings_are_good(models: Path) -> None:
     assert check(f"--model-repository={models}") == (0, ["good: this command line and environment"])
 
 
-def test_backends_and_a_backend_directory_that_are_not_there_are_warnings(models: Path, tmp_path: Path) -> None:
+def test_backends_that_are_not_there_are_warnings_and_a_backend_directory_is_not(models: Path, tmp_path: Path) -> None:
     none = tmp_path / "none"
     settings = ("tensorflow,version=2", "dali,a=1", "python,b=2", "default-max-batch-size=4")
     status, lines = check(
@@ -43,7 +43,6 @@ def test_backends_and_a_backend_directory_that_are_not_there_are_warnings(models
     absent = f"is installed or in '{none}' (only a backend.py of a model could read it)"
     assert (status, lines) == (0, [
         "warning: --backend-config=python,b is accepted and ignored: backend 'python' reads no settings",
-        f"warning: --backend-directory '{none}' is no directory: no pack is found; expected that of 'edge-serve pack'",
         f"warning: --backend-config=tensorflow,... has no effect: no backend 'tensorflow' {absent}",
         f"warning: --backend-config=dali,... has no effect: no backend 'dali' {absent}",
         "good: this command line and environment",

@@ -30,7 +30,7 @@ def test_journal_entries_name_their_model(service: Service) -> None:
     assert wait_until(lambda: "is back in worker" in service.journal("-o cat MODEL=simple"), 30 * service.patience)
     # read all entries: with a cursor, journalctl skips the first entry that passes a filter
     entries = [json.loads(line) for line in service.journal("-o json").splitlines()]
-    lost = next(entry for entry in entries if entry.get("CODE_FUNC") == "_lose")
+    lost = next(entry for entry in entries if entry.get("CODE_FUNC") == "_replace_process")
     assert "SIGSEGV" in lost["MESSAGE"]
     assert (lost["PRIORITY"], lost["SYSLOG_IDENTIFIER"], lost["_TRANSPORT"]) == ("3", "edge-serve", "journal")
     about = [entry["MESSAGE"] for entry in entries if (entry.get("MODEL"), entry.get("VERSION")) == ("simple", "1")]
