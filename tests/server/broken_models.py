@@ -313,8 +313,13 @@ MORE = (
     Broken("utf16", paths({"1/model.onnx": "", "config.pbtxt": ONNX.encode("utf-16")}), ("UTF-16", "iconv")),
     Broken(
         "backslash",
-        onnx_with(ONNX + tensor("input", "X") + tensor("output", "Y", more=r'label_filename: "data\labels.txt"')),
+        onnx_with(ONNX + tensor("input", "X") + tensor("output", "Y", more=r'label_filename: "data\\labels.txt"')),
         ("failed to open text file for read", 'a path is written with /: label_filename: "data/labels.txt"'),
+    ),
+    Broken(
+        "no_escape",
+        onnx_with(ONNX + tensor("input", "X") + tensor("output", "Y", more=r'label_filename: "data\labels.txt"')),
+        ("config.pbtxt:4", "in a string, which is no escape: write"),
     ),
     Broken(
         "quoted_enum",
