@@ -82,7 +82,7 @@ def test_regions_that_cannot_be_registered(
     assert refusal.value.message == text
     assert regions.status("") == []
     del refusal
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # tests before this one may leave some to be closed
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1 << 44), ((1 << 44) - PAGE, PAGE), (1 << 44, 64), (2 << 44, 64)])
