@@ -14,7 +14,7 @@ import pytest
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.door.listeners import listen_unix
 from edge_serve.transport.http.door_state import HttpLimits
-from tests.transport.http_scene import Client, Recorder, play, scene, until
+from tests.transport.http_scene import Client, Recorder, Scene, play, scene, until
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_body() -> None:
@@ -142,14 +142,20 @@ def test_a_client_that_sends_no_more_after_pipelined_requests() -> None:
     play(story)
 
 
+async def send_last_request(here: Scene) -> Client:
+    """Return a client whose request is held, and that sends no more."""
+    client = await here.connect()
+    client.get("/a")
+    client.writer.write_eof()
+    await until(lambda: here.application.exchanges)
+    await client.taken()
+    return client
+
+
 def test_a_client_that_sends_no_more_reads_a_stream_to_its_end() -> None:
     async def story() -> None:
         async with scene(Recorder(hold=True)) as here:
-            client = await here.connect()
-            client.get("/a")
-            client.writer.write_eof()
-            await until(lambda: here.application.exchanges)
-            await client.taken()
+            client = await send_last_request(here)
             exchange = here.application.exchanges[0]
             exchange.start(200, content_type="text/plain")
             for _ in range(3):
@@ -186,11 +192,7 @@ def test_a_stream_of_a_client_that_left_at_once_is_cancelled() -> None:
 def test_draining_waits_for_a_client_that_sends_no_more() -> None:
     async def story() -> None:
         async with scene(Recorder(hold=True)) as here:
-            client = await here.connect()
-            client.get("/a")
-            client.writer.write_eof()
-            await until(lambda: here.application.exchanges)
-            await client.taken()
+            client = await send_last_request(here)
             draining = asyncio.create_task(here.server.drain(5))
             await asyncio.sleep(0)
             here.application.answer(here.application.exchanges[0])

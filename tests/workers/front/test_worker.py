@@ -24,7 +24,7 @@ from edge_serve.workers.front.process import ProcessLimits
 from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.wire.frames import FrameKind
-from tests.workers.front.fake_process import fake_processes
+from tests.workers.front.fake_process import FakeModel, Scene, fake_processes
 from tests.workers.harness import Recorder, config, run, serving, spec, survives
 from tests.workers.hostile import Said, run_hostile_processes
 
@@ -209,6 +209,17 @@ def test_a_model_that_hangs_when_it_is_opened_again_keeps_no_other_away(monkeypa
     run(work())
 
 
+async def open_beside_one_that_hangs(scene: Scene) -> tuple[FakeModel, FakeModel]:
+    """Return a model that hangs when its worker opens it again, and one that is back beside it."""
+    hung, other = await scene.open("a"), await scene.open("b")
+    scene.hangs.add("a")
+    scene.processes[0].kill("died")
+    for one in (hung, other):
+        await one.listener.lost()
+    await other.listener.back()
+    return hung, other
+
+
 @pytest.mark.parametrize("unloaded", [False, True])
 def test_a_model_whose_load_passes_its_limit_after_a_restart_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unloaded: bool
@@ -217,12 +228,7 @@ def test_a_model_whose_load_passes_its_limit_after_a_restart_costs_the_others_no
 
     async def work() -> None:
         async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
-            hung, other = await scene.open("a"), await scene.open("b")
-            scene.hangs.add("a")
-            scene.processes[0].kill("died")
-            for one in (hung, other):
-                await one.listener.lost()
-            await other.listener.back()
+            hung, other = await open_beside_one_that_hangs(scene)
             scene.overdue.add("a")
             while text not in hung.model.trouble():
                 await asyncio.sleep(0.001)
@@ -251,12 +257,7 @@ def test_a_model_whose_load_passes_its_limit_after_a_restart_gets_another_proces
 ) -> None:
     async def work() -> None:
         async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
-            hung, other = await scene.open("a"), await scene.open("b")
-            scene.hangs.add("a")
-            scene.processes[0].kill("died")
-            for one in (hung, other):
-                await one.listener.lost()
-            await other.listener.back()
+            hung, other = await open_beside_one_that_hangs(scene)
             await other.close()
             scene.overdue.add("a")
             while len(scene.processes) < 3:
