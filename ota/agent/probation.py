@@ -27,18 +27,14 @@ class StatusSource(Protocol):
 
 
 class StatusProbation:
-    """Implements `components.Probation`.
+    """Implements `components.Probation`."""
 
-    Args:
-        memory_bytes: model -> the most that it may take; from the budgets of its release.
-    """
-
-    def __init__(
-        self, server: StatusSource, settings: AgentSettings, memory_bytes: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, server: StatusSource, settings: AgentSettings) -> None:
         self._server = server
-        self._settings = settings
-        self._memory_bytes = memory_bytes or {}
+        self._limits = ProbationLimits(
+            settings.probation_seconds, settings.probation_requests, settings.most_failures, settings.most_slower,
+            loading_seconds=LOAD_SECONDS,
+        )  # fmt: skip
         #: (model, version) -> whether it is loading, and the monotonic time since which it has not served so
         self._unready: dict[tuple[str, str], tuple[bool, float]] = {}
         #: bundle -> process ID and uptime of the server as they were last, and its restarts since the first judgement
@@ -93,7 +89,7 @@ class StatusProbation:
         for model, figures in watched.items():
             bounds = _floats(document.get("duration_bounds_seconds"))
             before = _stored(entry.baseline.get(model))
-            outcome, reason = judge(before, figures, bounds, following.elapsed(now), self._limits(model))
+            outcome, reason = judge(before, figures, bounds, following.elapsed(now), self._limits)
             outcomes.append((outcome, f"{model}: {reason}"))
         for wanted in (ProbationVerdict.BAD, ProbationVerdict.WAIT):
             if reasons := [reason for outcome, reason in outcomes if outcome is wanted]:
@@ -112,13 +108,6 @@ class StatusProbation:
         restarts += before != pid or uptime < last
         self._servers[bundle] = pid, uptime, restarts
         return restarts
-
-    def _limits(self, model: str) -> ProbationLimits:
-        settings = self._settings
-        return ProbationLimits(
-            settings.probation_seconds, settings.probation_requests, settings.most_failures, settings.most_slower,
-            loading_seconds=LOAD_SECONDS, memory_bytes=self._memory_bytes.get(model, 0),
-        )  # fmt: skip
 
     def _watched(self, document: Mapping[str, Any], model: str, version: str, now: float) -> VersionStatistics:
         """Return the statistics of a version, with the seconds for which it has not served."""
@@ -158,7 +147,6 @@ def _figures(document: Mapping[str, Any], model: str, version: str) -> VersionSt
         # compute time only: queue time depends on the traffic, not on the release
         counts=tuple(int(count) for count in totals.get("compute_counts") or ()),
         restarts=_restarts(document, f"{model}:{version}"),
-        memory_bytes=int(row.get("memory_bytes") or 0),
         ready=row.get("condition") in _SERVES,
         reason=str(row.get("reason") or row.get("condition") or ""),
         loading=row.get("condition") == "loading",

@@ -1,4 +1,4 @@
-"""Judges a new release: compares its failures, latency, crashes, and memory with those of the previous release.
+"""Judges a new release: compares its failures, latency, and crashes with those of the previous release.
 
 Rejected and cancelled requests do not count, nor do mistakes of clients. A share is judged by the lower end of its
 Wilson interval, so that a few failures among few requests cause no rollback, and many failures cause one within
@@ -50,7 +50,6 @@ class VersionStatistics:
     failures: int = 0
     counts: tuple[int, ...] = ()
     restarts: int = 0
-    memory_bytes: int = 0
     ready: bool = True
     unready_seconds: float = 0.0
     reason: str = ""
@@ -68,7 +67,6 @@ class ProbationLimits:
     most_slower: float = 1.5
     unready_seconds: float = 30.0
     loading_seconds: float = 900.0
-    memory_bytes: int = 0
 
 
 def judge(
@@ -110,8 +108,6 @@ def _trouble(
     if now.failures >= LEAST_FAILURES and lowest > allowed:
         found = share(now.failures, now.requests + now.failures)
         return f"{found:.1%} of {now.requests + now.failures} requests failed, at most {allowed:.1%} may"
-    if limits.memory_bytes and now.memory_bytes > limits.memory_bytes:
-        return f"it takes {now.memory_bytes >> 20} MiB of memory, at most {limits.memory_bytes >> 20} MiB may"
     return _slower(before, now, bounds, limits)
 
 

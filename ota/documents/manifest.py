@@ -20,7 +20,6 @@ KINDS = ("onnx", "onnx-build", "trt-engine", "code")
 CODE = ("trt-engine", "code")
 #: files of this length and more are stored in chunks
 CHUNKED_BYTES = 64 * 1024 * 1024
-LEAST_CHUNK = 4 * 1024 * 1024
 MOST_CHUNKS = 1024
 #: other bundles wait while one is built
 MOST_BUILD_SECONDS = 2 * 3600

@@ -34,11 +34,6 @@ class Mirrors:
         self._failed: dict[int, float] = {}
         self._lied: set[int] = set()
 
-    @property
-    def sources(self) -> list[RepositorySource]:
-        """The sources, in the order in which they are tried now."""
-        return [self._sources[number] for number in self._order()]
-
     def first(self, act: Callable[[RepositorySource, bool], Value]) -> Value:
         """Return the result of `act` with the first source for which it does not fail.
 

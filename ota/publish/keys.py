@@ -27,7 +27,6 @@ from ota.strict_json import parse, to_canonical_json
 LEAST_PASSPHRASE = 12
 PASSPHRASE = "EDGE_OTA_PUBLISH_PASSPHRASE"
 PIN = "EDGE_OTA_PUBLISH_PIN"
-KINDS = ("ed25519", "p256")
 MOST_KEY = 64 * 1024
 
 

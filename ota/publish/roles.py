@@ -13,8 +13,6 @@ ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 ENGINES, ROLLOUT, SYSTEM = "engines", "rollout", "system"
 #: roles that root names itself; `targets` delegates to all others
 TOP = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
-#: roles whose keys are kept on machines without a network
-OFFLINE = (ROOT, TARGETS)
 FAMILY_PREFIX = "models-"
 
 

@@ -44,10 +44,6 @@ class SystemUnit:
         """Have the data partition erased at the next boot. The machine restarts after the answer."""
         self._ask({"op": "factory-reset", "name": name}, _SECONDS)
 
-    def status(self) -> dict[str, Any]:
-        """Return versions, entries, and failures, as the root side has them."""
-        return self._ask({"op": "status"}, _SECONDS)
-
     def check(self) -> None:
         """Refuse a device without a root side.
 

@@ -6,7 +6,6 @@ old one back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ota import files
@@ -25,14 +24,7 @@ from ota.store import system_stage
 TRUST = Path("var/lib/edge-system/trust")
 
 
-@dataclass(frozen=True, slots=True)
-class StagedSystem:
-    """A verified staged system: the bytes of its signed document."""
-
-    data: bytes
-
-
-def verify(settings: AgentSettings, version: int, clock: TimeSource) -> StagedSystem:
+def verify(settings: AgentSettings, version: int, clock: TimeSource) -> bytes:
     """Return the signed document of a staged system that this device may install.
 
     Raises:
@@ -70,7 +62,7 @@ def verify(settings: AgentSettings, version: int, clock: TimeSource) -> StagedSy
         raise Unsuitable(why)
     for entry in document.files.values():
         _check_file(layout.staged_system(version) / entry.path, entry.sha256, entry.size)
-    return StagedSystem(data)
+    return data
 
 
 def _check_file(path: Path, sha256: str, size: int) -> None:

@@ -19,6 +19,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print the document."""
-    found = verify(settings, arguments.version, SystemClock())
-    sys.stdout.write(found.data.decode())
+    sys.stdout.write(verify(settings, arguments.version, SystemClock()).decode())
     return 0

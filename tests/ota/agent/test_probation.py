@@ -24,7 +24,7 @@ def row(
 ) -> dict[str, Any]:
     failures = {"REJECTED": 50, "CANCELED": 50, "BACKEND": failed, "OTHER": 0, "MODEL": own}
     totals = {"requests": requests, "failures": failures, "compute_counts": [requests, 0, 0]}
-    return {"name": name, "version": version, "condition": "ready", "reason": "", "memory_bytes": 1 << 20,
+    return {"name": name, "version": version, "condition": "ready", "reason": "",
             "client_errors": 1_000, "totals": totals, **members}  # fmt: skip
 
 
@@ -178,11 +178,6 @@ def test_the_baseline_is_of_the_highest_version_that_serves() -> None:
     }
 
 
-def test_too_much_memory_is_bad() -> None:
-    server = FakeServer(row())
-    assert StatusProbation(server, SETTINGS, {"det": 1 << 10}).judge(entry(), NOW + 1)[0] is ProbationVerdict.BAD
-
-
 @pytest.mark.parametrize("document", [{}, {"models": [7, {}]}, {"models": "x", "workers": [1]}])
 def test_a_document_that_lacks_members_is_no_fault(document: dict[str, Any]) -> None:
     assert not figures_of(document, "det", "17").ready
@@ -259,8 +254,8 @@ def test_a_probation_restarts_at_boot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "members",
     [
-        {"totals": [1]}, {"totals": {"requests": "x"}}, {"totals": {"failures": 5}}, {"memory_bytes": float("inf")},
-        {"totals": {"failures": {"MODEL": "x"}}},
+        {"totals": [1]}, {"totals": {"requests": "x"}}, {"totals": {"failures": 5}},
+        {"totals": {"requests": float("inf")}}, {"totals": {"failures": {"MODEL": "x"}}},
     ],
 )  # fmt: skip
 def test_a_status_document_of_another_structure_is_no_verdict(members: dict[str, Any]) -> None:
