@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from ota.errors import Untrusted
+from ota.errors import Unsuitable, Untrusted
 
 #: nesting of the deepest document, with room for new ones
 MOST_DEPTH = 16
@@ -102,6 +102,16 @@ class Members:
     def has(self, name: str) -> bool:
         """Return whether the member exists and was not read yet."""
         return name in self._left
+
+    def check_schema(self, known: int) -> None:
+        """Refuse a document whose member `schema` is another number.
+
+        Raises:
+            Unsuitable: a newer edge-ota may read it.
+        """
+        schema = self.integer("schema")
+        if schema != known:
+            raise Unsuitable(f"{self._path} has schema {schema}, and this edge-ota reads {known}: update edge-ota first")
 
     def text(self, name: str, default: str | None = None, *, most: int = 1024) -> str:
         """Return a string of printable characters."""

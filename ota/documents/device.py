@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ota.documents.names import name
-from ota.errors import Unsuitable, Untrusted
+from ota.errors import Untrusted
 from ota.strict_json import Members, parse
 
 SCHEMA = 1
@@ -38,9 +38,7 @@ def read_device(data: bytes, device: str) -> DeviceDocument:
     """
     what = f"the document of the device {device}"
     members = Members(parse(data, what, MOST_BYTES), what)
-    schema = members.integer("schema")
-    if schema != SCHEMA:
-        raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
+    members.check_schema(SCHEMA)
     named = name(members.text("device"), f"{what}: device")
     if named != device:
         raise Untrusted(f"{what} is that of {named}: give this device its own")

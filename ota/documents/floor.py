@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ota.documents.names import name
-from ota.errors import Unsuitable
 from ota.strict_json import Members, parse
 
 SCHEMA = 1
@@ -20,9 +19,7 @@ def read_floor(data: bytes, family: str) -> Mapping[str, int]:
     """
     what = f"the floor of {family}"
     members = Members(parse(data, what, MOST_BYTES), what)
-    schema = members.integer("schema")
-    if schema != SCHEMA:
-        raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
+    members.check_schema(SCHEMA)
     floors = Members(members.table("floors", most=4096), f"{what}: floors")
     members.end()
     return {name(bundle, what): floors.integer(bundle) for bundle in floors.names()}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ota.documents.names import file_path, name
-from ota.errors import Unsuitable, Untrusted
+from ota.errors import Untrusted
 from ota.strict_json import Members, parse
 
 SCHEMA = 1
@@ -124,9 +125,7 @@ def read_manifest(data: bytes, bundle: str, release: int) -> Manifest:
     """
     what = f"the manifest of {bundle} {release}"
     members = Members(parse(data, what, MOST_BYTES), what)
-    schema = members.integer("schema")
-    if schema != SCHEMA:
-        raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
+    members.check_schema(SCHEMA)
     named = name(members.text("bundle"), f"{what}: bundle")
     number = members.integer("release", least=1)
     if (named, number) != (bundle, release):
@@ -136,7 +135,7 @@ def read_manifest(data: bytes, bundle: str, release: int) -> Manifest:
         family=name(members.text("family"), f"{what}: family"),
         release=number,
         counter=members.integer("release_counter", least=1),
-        models=_models(members, what, number),
+        models=_models(members, what),
         variants=_variants(members, what),
         needs_agent=_version(members, "needs_agent"),
         needs_server=_version(members, "needs_server"),
@@ -145,16 +144,6 @@ def read_manifest(data: bytes, bundle: str, release: int) -> Manifest:
     members.end()
     _check(manifest, what)
     return manifest
-
-
-def _models(members: Members, what: str, release: int) -> dict[str, tuple[FileEntry, ...]]:
-    found = {}
-    for model, inner in members.tables("models", most=MOST_MODELS):
-        found[name(model, f"{what}: a model")] = _files(inner, f"{what}: {model}")
-        inner.end()
-    if not found:
-        raise Untrusted(f"{what} has no models")
-    return found
 
 
 def _files(members: Members, what: str) -> tuple[FileEntry, ...]:
@@ -198,7 +187,7 @@ def _variants(members: Members, what: str) -> tuple[Variant, ...]:
             priority=inner.integer("priority", most=10**6),
             match=inner.texts("match", {}, most=32),
             memory_bytes=inner.integer("memory_bytes", 0),
-            files=_models_of_variant(inner, what),
+            files=_models(inner, what, {}),
             build=tuple(_build(one) for one in inner.objects("build", [], most=MOST_MODELS)),
         )
         inner.end()
@@ -208,9 +197,12 @@ def _variants(members: Members, what: str) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def _models_of_variant(members: Members, what: str) -> dict[str, tuple[FileEntry, ...]]:
+def _models(
+    members: Members, what: str, default: dict[str, Any] | None = None
+) -> dict[str, tuple[FileEntry, ...]]:
+    """Return the files of each model. `default`: the value if the member is missing; None = refuse that."""
     found = {}
-    for model, inner in members.tables("models", {}, most=MOST_MODELS):
+    for model, inner in members.tables("models", default, most=MOST_MODELS):
         found[name(model, f"{what}: a model")] = _files(inner, f"{what}: {model}")
         inner.end()
     return found
@@ -240,7 +232,9 @@ def _version(members: Members, member: str) -> str:
 
 
 def _check(manifest: Manifest, what: str) -> None:
-    """Refuse a manifest whose parts contradict each other."""
+    """Refuse a manifest without models, or whose parts contradict each other."""
+    if not manifest.models:
+        raise Untrusted(f"{what} has no models")
     for kind, values in (
         ("id", [v.id for v in manifest.variants]),
         ("priority", [v.priority for v in manifest.variants]),

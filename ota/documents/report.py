@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ota.documents.names import name
-from ota.errors import Unsuitable, Untrusted
+from ota.errors import Untrusted
 from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
@@ -162,9 +162,7 @@ def read_report(data: bytes, what: str = "a report") -> SealedReport:
 
 
 def _report(members: Members, what: str) -> Report:
-    schema = members.integer("schema")
-    if schema != SCHEMA:
-        raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
+    members.check_schema(SCHEMA)
     found = Report(
         device=name(members.text("device"), f"{what}: device"),
         fleet=members.text("fleet", most=128),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from ota.documents.names import SYSTEM, name
-from ota.errors import Unsuitable, Untrusted
+from ota.errors import Untrusted
 from ota.strict_json import Members, parse
 
 SCHEMA = 1
@@ -84,9 +84,7 @@ def read_rollout(data: bytes, fleet: str) -> Rollout:
     """
     what = f"the rollout document of {fleet}"
     members = Members(parse(data, what, MOST_BYTES), what)
-    schema = members.integer("schema")
-    if schema != SCHEMA:
-        raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
+    members.check_schema(SCHEMA)
     named = name(members.text("fleet"), f"{what}: fleet")
     if named != fleet:
         raise Untrusted(f"{what} is that of {named}: the repository has it under a wrong name")

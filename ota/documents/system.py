@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ota.documents.manifest import FileEntry, read_entry
 from ota.documents.names import name, system_target
-from ota.errors import Unsuitable, Untrusted
+from ota.errors import Untrusted
 from ota.strict_json import Members, parse
 
 SCHEMA = 1
@@ -62,9 +62,7 @@ def read_system(data: bytes, target: str) -> SystemDocument:
     """
     what = f"the document {target}"
     members = Members(parse(data, what, MOST_BYTES), what)
-    schema = members.integer("schema")
-    if schema != SCHEMA:
-        raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
+    members.check_schema(SCHEMA)
     product, profile, arch = (name(members.text(one), f"{what}: {one}") for one in ("product", "profile", "arch"))
     version = members.integer("version", least=1, most=MOST_VERSION)
     if (named := system_target(product, profile, arch, version)) != target:
