@@ -111,7 +111,9 @@ class Members:
         """
         schema = self.integer("schema")
         if schema != known:
-            raise Unsuitable(f"{self._path} has schema {schema}, and this edge-ota reads {known}: update edge-ota first")
+            raise Unsuitable(
+                f"{self._path} has schema {schema}, and this edge-ota reads {known}: update edge-ota first"
+            )
 
     def text(self, name: str, default: str | None = None, *, most: int = 1024) -> str:
         """Return a string of printable characters."""

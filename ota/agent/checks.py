@@ -44,15 +44,13 @@ def check_names(components: Components, manifest: Manifest, entry: Journal) -> N
             or is on its way: both would have one directory and one link.
     """
     links.check_free(components.layout, components.settings.model_repository, manifest.models, entry.wanted_links())
-    for bundle in journal.bundles(components.layout):
-        other = journal.read(components.layout, bundle) if bundle != entry.bundle else None
-        for release in other.releases() if other else ():
-            taken = set(manifest.models) & set(other.models.get(release, ())) if other else set()
-            if taken:
+    for other in journal.read_all(components.layout):
+        for release in other.releases() if other.bundle != entry.bundle else ():
+            if taken := set(manifest.models) & set(other.models.get(release, ())):
                 raise Occupied(
-                    f"{manifest.bundle} {manifest.release} has the model {min(taken)}, "
-                    f"which the bundle {bundle} has in release {release}: give the model another name, or release "
-                    f"{bundle} without it, twice, because a device keeps the release before"
+                    f"{manifest.bundle} {manifest.release} has the model {min(taken)}, which the bundle "
+                    f"{other.bundle} has in release {release}: give the model another name, or release "
+                    f"{other.bundle} without it, twice, because a device keeps the release before"
                 )
 
 

@@ -22,7 +22,6 @@ from ota.errors import (
     FailedHere,
     NoBuildUnit,
     NotInRepository,
-    OtaError,
     Postponed,
     RolledBack,
     Unsuitable,
@@ -30,7 +29,7 @@ from ota.errors import (
     UsageError,
 )
 from ota.layout import StateLayout
-from ota.store import bad
+from ota.store import bad, releases
 from ota.store.journal import Journal
 
 
@@ -171,13 +170,8 @@ def variant(components: Components, manifest: Manifest, *, patient: bool) -> Var
 def planned_variant(layout: StateLayout, entry: Journal) -> Variant | None:
     """Return the variant of the next release by its manifest on this disk; None = the manifest is lost."""
     assert entry.next is not None
-    release = entry.next.release
-    try:
-        data = disk.read(layout.manifest(entry.bundle, release), manifests.MOST_BYTES)
-        found = manifests.read_manifest(data or b"", entry.bundle, release)
-    except OtaError:
-        return None
-    return next((one for one in found.variants if one.id == entry.next.variant), None)
+    found = releases.find_manifest(layout, entry.bundle, entry.next.release)
+    return found.find_variant(entry.next.variant) if found else None
 
 
 def files(manifest: Manifest, variant: Variant) -> Sequence[FileEntry]:

@@ -49,7 +49,7 @@ def restore(layout: StateLayout, repository: Path, bundle: str) -> RestoredBundl
     entry = journal.read(layout, bundle)
     before = entry
     if entry is None:
-        entry = journal.rebuild(layout, repository, bundle, bad.load(layout).releases(bundle))
+        entry = journal.rebuild(layout, repository, bundle)
         found.append(f"the journal of {bundle} was missing or torn: rebuilt from the releases and links on this disk")
     for text, better in _corrections(layout, repository, entry):
         found.append(text)
@@ -80,7 +80,7 @@ def _corrections(layout: StateLayout, repository: Path, entry: Journal) -> Itera
         text = f"{entry.bundle} {entry.active} is damaged or missing on this disk: {entry.serving()} has none before it"
         yield text, replace(entry, active=0, previous=0)
         return
-    rebuilt = journal.rebuild(layout, repository, entry.bundle, bad.load(layout).releases(entry.bundle))
+    rebuilt = journal.rebuild(layout, repository, entry.bundle)
     if rebuilt.active:
         yield f"the journal of {entry.bundle} names no release that is on this disk: rebuilt", rebuilt
         return

@@ -98,7 +98,7 @@ def undo(components: LocalComponents, entry: Journal, error: OtaError, variant: 
     """
     following = entry.next
     assert following is not None
-    if following.stage not in (*journal.SWITCHED, UpdateStage.UNDOING):
+    if following.stage not in journal.UNFINISHED:
         record_failure(components, entry.bundle, following.release, variant, error)
         return write_stage(components, entry, None)
     try:

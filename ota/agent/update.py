@@ -28,7 +28,6 @@ from ota.store.lock import acquire_lock
 
 #: a run stops watching a probation after so many times PROBATION_SECONDS; the next run continues
 _LONGEST_WATCH = 10.0
-_UNFINISHED = (*journal.SWITCHED, UpdateStage.UNDOING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class Update:
         self._recorder.check_pause()
         rollout = self._rollout.read()
         wish, entry = desired.wish(rollout, bundle), self._entry(bundle)
-        if entry.next is not None and entry.next.stage in _UNFINISHED:
+        if entry.next is not None and entry.next.stage in journal.UNFINISHED:
             return self._wait(entry, f"{entry.next.release} is in {entry.next.stage.value}; it ends first")
         if entry.active in wish.deny:
             entry = self._go_back_from_denied(wish, entry)
@@ -372,7 +371,7 @@ class Update:
     # ---- the results of a run ---------------------------------------------------------------------------------------
 
     def _nothing(self, entry: Journal, choice: ReleaseChoice) -> BundleOutcome:
-        if entry.next is not None and entry.next.stage not in _UNFINISHED:
+        if entry.next is not None and entry.next.stage not in journal.UNFINISHED:
             entry = switch.write_stage(self._components, entry, None)  # the rollout went back before the switch
         return self._wait(entry, "" if entry.active else choice.why)
 

@@ -107,6 +107,10 @@ class Manifest:
         found.update((one.path, one) for one in variant.files.get(model, ()))
         return tuple(found[path] for path in sorted(found))
 
+    def find_variant(self, variant_id: str) -> Variant | None:
+        """Return the variant with an ID; None = the release has none."""
+        return next((one for one in self.variants if one.id == variant_id), None)
+
     def every_file(self) -> Iterator[tuple[str, FileEntry]]:
         """Yield model and file, of the release and of all variants."""
         for model, entries in self.models.items():
@@ -197,9 +201,7 @@ def _variants(members: Members, what: str) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def _models(
-    members: Members, what: str, default: dict[str, Any] | None = None
-) -> dict[str, tuple[FileEntry, ...]]:
+def _models(members: Members, what: str, default: dict[str, Any] | None = None) -> dict[str, tuple[FileEntry, ...]]:
     """Return the files of each model. `default`: the value if the member is missing; None = refuse that."""
     found = {}
     for model, inner in members.tables("models", default, most=MOST_MODELS):

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ota import files
-from ota.documents.manifest import read_manifest
-from ota.errors import OtaError, StoreError
+from ota.errors import StoreError
 from ota.layout import StateLayout
 from ota.store import journal, links, releases, system_stage
 
@@ -107,14 +106,10 @@ def mark(layout: StateLayout, repository: Path, wanted: Iterable[tuple[str, int]
 
 def _blobs_of_manifest(layout: StateLayout, bundle: str, release: int) -> Iterator[str]:
     """Yield the blobs of a release that is being fetched, with those of its chunks."""
-    try:
-        data = files.read(layout.manifest(bundle, release))
-        if data is not None:
-            for _, entry in read_manifest(data, bundle, release).every_file():
-                yield entry.sha256
-                yield from entry.chunks
-    except OtaError:
-        return
+    manifest = releases.find_manifest(layout, bundle, release)
+    for _, entry in manifest.every_file() if manifest else ():
+        yield entry.sha256
+        yield from entry.chunks
 
 
 def _garbage(layout: StateLayout, marked: Reachable, now: float) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -17,7 +17,7 @@ from ota import files
 from ota.documents.names import NAME, name
 from ota.errors import StoreError
 from ota.layout import StateLayout
-from ota.store import links, releases
+from ota.store import bad, links, releases
 from ota.strict_json import Members, parse, to_canonical_json
 
 SCHEMA = 1
@@ -39,6 +39,8 @@ class UpdateStage(str, Enum):
 
 #: stages in which the links name the next release
 SWITCHED = (UpdateStage.SWITCHING, UpdateStage.PROBATION)
+#: stages that end before another release is installed
+UNFINISHED = (*SWITCHED, UpdateStage.UNDOING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +186,18 @@ def bundles(layout: StateLayout) -> list[str]:
     return sorted(found)
 
 
-def rebuild(layout: StateLayout, repository: Path, bundle: str, bad: Iterable[int] = ()) -> Journal:
+def read_all(layout: StateLayout) -> Iterator[Journal]:
+    """Yield the journals of all bundles, without those that are missing or damaged."""
+    for bundle in bundles(layout):
+        if (found := read(layout, bundle)) is not None:
+            yield found
+
+
+def rebuild(layout: StateLayout, repository: Path, bundle: str) -> Journal:
     """Return a journal made from the records of releases and the links, without writing it.
 
     Half switched links name two releases: the older one served before, so it is taken. A bundle without any link has no
-    active release.
+    active release. The release before it is none that failed here for good.
     """
     models: dict[int, tuple[str, ...]] = {}
     whole: dict[int, set[str]] = {}
@@ -200,7 +209,8 @@ def rebuild(layout: StateLayout, repository: Path, bundle: str, bad: Iterable[in
     named = links.read_links(layout, repository)
     candidates = [one for one in complete if one in {named.get(model) for model in models[one]}]
     active = min(candidates, default=0)
-    older = [one for one in complete if one < active and one not in set(bad)]
+    failed = bad.load(layout).releases(bundle)
+    older = [one for one in complete if one < active and one not in failed]
     return Journal(bundle, {one: models[one] for one in complete}, active, max(older, default=0))
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ota import files
-from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.documents.manifest import FileEntry, Manifest, Variant, read_manifest
 from ota.documents.names import file_path, name
-from ota.errors import StoreError
+from ota.errors import OtaError, StoreError
 from ota.layout import StateLayout
 from ota.store.directories import FILE_MODE, SHARED_MODE
 from ota.strict_json import Members, parse, to_canonical_json
@@ -299,6 +299,14 @@ def find_complete(layout: StateLayout, model: str, release: int) -> InstalledRel
     if record is None or (record.model, record.release) != (model, release):
         return None
     return record if is_complete(directory, record) else None
+
+
+def find_manifest(layout: StateLayout, bundle: str, release: int) -> Manifest | None:
+    """Return the verified manifest that this device keeps of a release; None = it is not on this disk, or damaged."""
+    try:
+        return read_manifest(files.read(layout.manifest(bundle, release)) or b"", bundle, release)
+    except OtaError:
+        return None
 
 
 def is_installed(layout: StateLayout, manifest: Manifest, manifest_sha256: str) -> bool:

@@ -108,10 +108,9 @@ def _note(layout: StateLayout, command: str, event: HistoryEvent) -> bool:
 
 def _journal(components: LocalComponents, bundle: str) -> Journal:
     """Return the journal of a bundle; one that is lost or torn as the releases and links on this disk have it."""
-    layout, repository = components.layout, components.settings.model_repository
+    layout = components.layout
     _check_bundle(layout, bundle)
-    known = journal.read(layout, bundle)
-    return known or journal.rebuild(layout, repository, bundle, bad.load(layout).releases(bundle))
+    return journal.read(layout, bundle) or journal.rebuild(layout, components.settings.model_repository, bundle)
 
 
 def _switched(entry: Journal) -> NextRelease | None:
@@ -119,7 +118,7 @@ def _switched(entry: Journal) -> NextRelease | None:
     following = entry.next
     if following is None or following.release == entry.active:
         return None
-    return following if following.stage in (*journal.SWITCHED, UpdateStage.UNDOING) else None
+    return following if following.stage in journal.UNFINISHED else None
 
 
 def _check_bundle(layout: StateLayout, bundle: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from ota import files
 from ota.agent import desired, switch
 from ota.agent.components import Components
-from ota.documents.manifest import FileEntry, Manifest, Variant, read_manifest
-from ota.errors import OtaError, ServerError, StoreError
+from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.errors import ServerError, StoreError
 from ota.layout import StateLayout
 from ota.store import history, journal, releases, scrub
 from ota.store.history import HistoryEvent
@@ -22,12 +22,10 @@ from ota.store.scrub import Damage
 def installed(layout: StateLayout) -> list[tuple[str, int]]:
     """Return model and release of all releases that the journals name, but for one that is being fetched."""
     found: set[tuple[str, int]] = set()
-    for bundle in journal.bundles(layout):
-        entry = journal.read(layout, bundle)
-        if entry is not None and entry.next is not None and entry.next.stage is UpdateStage.PLANNED:
+    for entry in journal.read_all(layout):
+        if entry.next is not None and entry.next.stage is UpdateStage.PLANNED:
             entry = replace(entry, next=None)
-        if entry is not None:
-            found.update((model, one) for one in entry.releases() for model in entry.models.get(one, ()))
+        found.update((model, one) for one in entry.releases() for model in entry.models.get(one, ()))
     return sorted(found)
 
 
@@ -73,9 +71,9 @@ def repair(components: Components, found: Iterable[Damage]) -> list[Damage]:
 def _install_again(components: Components, damage: Damage) -> str:
     """Install a release whose record is lost, in the variant that it had. Return its bundle; "" = it is unknown."""
     layout = components.layout
-    entries = [journal.read(layout, one) for one in journal.bundles(layout)]
-    bundle = next((one.bundle for one in entries if one and damage.model in one.models.get(damage.release, ())), "")
-    manifest = _manifest(layout, bundle, damage.release)
+    names = (one.bundle for one in journal.read_all(layout) if damage.model in one.models.get(damage.release, ()))
+    bundle = next(names, "")
+    manifest = releases.find_manifest(layout, bundle, damage.release)
     variant = _variant_on_disk(layout, manifest) if manifest is not None else None
     if manifest is None or variant is None:
         return ""
@@ -114,10 +112,10 @@ def _is_whole(path: Path, entry: FileEntry) -> bool:
 
 def _rebuild(components: Components, record: InstalledRelease) -> None:
     """Replace the plans of a release, from the cache or by a new build."""
-    manifest = _manifest(components.layout, record.bundle, record.release)
+    manifest = releases.find_manifest(components.layout, record.bundle, record.release)
     if manifest is None:
         raise StoreError(f"the manifest of {record.bundle} {record.release} is not on this device: 'edge-ota apply'")
-    variant = next((one for one in manifest.variants if one.id == record.variant), None)
+    variant = manifest.find_variant(record.variant)
     if variant is not None:
         _build(components, manifest, variant)
 
@@ -129,19 +127,11 @@ def _build(components: Components, manifest: Manifest, variant: Variant) -> None
 
 def _entries(components: Components, record: InstalledRelease) -> Mapping[str, FileEntry]:
     """Return the files of the manifest by path. Only the manifest has their chunks."""
-    manifest = _manifest(components.layout, record.bundle, record.release)
-    variant = next((one for one in manifest.variants if one.id == record.variant), None) if manifest else None
+    manifest = releases.find_manifest(components.layout, record.bundle, record.release)
+    variant = manifest.find_variant(record.variant) if manifest else None
     if manifest is None or variant is None or record.model not in manifest.models:
         return {}
     return {one.path: one for one in manifest.files_of(variant, record.model)}
-
-
-def _manifest(layout: StateLayout, bundle: str, release: int) -> Manifest | None:
-    """Return the verified manifest of a release; None = it is not on this disk, or damaged."""
-    try:
-        return read_manifest(files.read(layout.manifest(bundle, release)) or b"", bundle, release)
-    except OtaError:
-        return None
 
 
 def _note(components: Components, bundle: str, damage: Damage, text: str) -> None:

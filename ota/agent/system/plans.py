@@ -70,9 +70,8 @@ class SystemPlans:
                 with files.wrap_errors(self._layout.plans_system):
                     files.unlink(self._layout.plans_system)
             self._status = StatusFile(self._layout)
-            found = [journal.read(self._layout, bundle) for bundle in journal.bundles(self._layout)]
             try:
-                self._prepare_all(self._state, [entry for entry in found if entry is not None])
+                self._prepare_all(self._state, list(journal.read_all(self._layout)))
             finally:
                 self._status.write(self._clock.now(), state="idle", building="")
 
@@ -134,7 +133,7 @@ class SystemPlans:
                 return None
             raise StoreError("its manifest is not on this device, so no plan can be built: publish a newer release")
         manifest = read_manifest(data, entry.bundle, release)
-        variant = next((one for one in manifest.variants if one.id == record.variant), None)
+        variant = manifest.find_variant(record.variant)
         return (manifest, variant) if variant is not None and variant.build else None
 
     def _make(self, manifest: Manifest, variant: Variant) -> tuple[dict[tuple[str, str], Path], float]:

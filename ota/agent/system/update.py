@@ -28,10 +28,7 @@ from ota.fetch.limits import check_hours
 from ota.server.system_unit import SystemUnit
 from ota.store import bad, garbage, history, journal, system_stage
 from ota.store.bad import ANY_VARIANT, BadRelease
-from ota.store.journal import Journal, UpdateStage
-
-#: stages of a bundle that end before the system is updated
-_UNFINISHED = (*journal.SWITCHED, UpdateStage.UNDOING)
+from ota.store.journal import Journal
 
 
 class SystemUpdate:
@@ -127,10 +124,9 @@ class SystemUpdate:
             raise Postponed(decide.reason_models_wait(state).partition(";")[0])
         if decide.reason_models_wait(state):
             return
-        for bundle in journal.bundles(self._layout):
-            entry = journal.read(self._layout, bundle)
-            if entry is not None and entry.next is not None and entry.next.stage in _UNFINISHED:
-                raise Postponed(f"{bundle} {entry.next.release} is in {entry.next.stage.value}; it ends first")
+        for entry in journal.read_all(self._layout):
+            if entry.next is not None and entry.next.stage in journal.UNFINISHED:
+                raise Postponed(f"{entry.bundle} {entry.next.release} is in {entry.next.stage.value}; it ends first")
 
     def _refuse_after_failure(self, version: int) -> None:
         """Wait after wrong bytes, and after a refusal by the root side, which reads all files each time."""

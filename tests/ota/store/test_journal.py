@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ota.layout import StateLayout
-from ota.store import journal, links
+from ota.store import bad, journal, links
+from ota.store.bad import BadRelease
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.strict_json import to_canonical_json
 from tests.ota.bundles import files_of, install, serve
@@ -62,7 +63,9 @@ def test_a_missing_journal_is_rebuilt_from_releases_and_links(layout: StateLayou
     assert journal.bundles(layout) == ["det"]
     found = journal.rebuild(layout, repository, "det")
     assert (found.active, found.previous, found.next) == (17, 16, None)
-    assert journal.rebuild(layout, repository, "det", bad=[16]).previous == 15
+    failed = BadRelease("det", 16, bad.ANY_VARIANT, "", "trial", "it failed", 0.0, permanent=True)
+    bad.save(layout, bad.load(layout).add(failed))
+    assert journal.rebuild(layout, repository, "det").previous == 15
 
 
 @pytest.mark.fault("C6")
