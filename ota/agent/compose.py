@@ -70,7 +70,6 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
     from ota.server.build import UnitBuild
     from ota.server.trial import UnitTrial
     from ota.trust import clock_floor
-    from ota.trust.client import TrustClient
     from ota.trust.expiry import ExpiryCheckedTrust
     from ota.trust.floors import Floors
     from ota.trust.roots import factory_root
@@ -87,7 +86,7 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
     grace = settings.allow_expired_days * 86400 if directory else 0.0
     if grace:
         tell(f"metadata that expired up to {settings.allow_expired_days:g} days ago is accepted (ALLOW_EXPIRED_DAYS)")
-    trust = TrustClient(layout.metadata, root, sources, floors, max(system.now(), clock_floor.BUILT), grace=grace)
+    trust = ExpiryCheckedTrust(layout.metadata, root, sources, floors, system, certain=certain, grace=grace)
     server = AdminClient(settings.admin_socket)
     known, public_key = public_identity(layout.identity)
     device = ThisDevice(settings, open_identity(settings, layout.identity))
@@ -98,7 +97,7 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
         layout=layout,
         settings=settings,
         clock=clock,
-        trust=ExpiryCheckedTrust(trust, floors, system, certain=certain, kept=not grace),
+        trust=trust,
         fetcher=BlobFetcher(limits, layout, sources, clock, apply=by_hand or directory is not None),
         device=device,
         trial=UnitTrial(settings.trial_socket, settings.edge_serve),

@@ -33,8 +33,6 @@ def verify(settings: AgentSettings, version: int, clock: TimeSource) -> bytes:
         Unsuitable: it is for another product, profile, or processor, or this is no device of the image.
         StoreError: a file is missing.
     """
-    from ota.trust import clock_floor
-    from ota.trust.client import TrustClient
     from ota.trust.expiry import ExpiryCheckedTrust
     from ota.trust.floors import Floors
     from ota.trust.roots import factory_root
@@ -44,13 +42,12 @@ def verify(settings: AgentSettings, version: int, clock: TimeSource) -> bytes:
         raise RolledBack(f"system {version} is not newer than {state.version}, which runs: publish a higher version")
     place = settings.system_root / TRUST
     files.make_directory(place, 0o700)
-    floors = Floors([place / "floors.json"])
-    now = max(clock.now(), clock_floor.BUILT)
     document_path = system_stage.document_path(layout, state.product, version)
     source = StagedRepository(layout.state_dir, document_path.relative_to(layout.state_dir))
-    client = TrustClient(place / "metadata", factory_root(settings.root), source, floors, now)
     # a doubt about the clock is the agent's: an update from a stick may be of a device that never asks a time server
-    trust = ExpiryCheckedTrust(client, floors, clock, certain=True)
+    trust = ExpiryCheckedTrust(
+        place / "metadata", factory_root(settings.root), source, Floors([place / "floors.json"]), clock, certain=True
+    )
     trust.refresh()
     target = system_target(state.product, state.profile, state.arch, version)
     try:

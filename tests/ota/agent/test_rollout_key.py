@@ -11,7 +11,6 @@ from ota.decide.probation import ProbationVerdict
 from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.errors import FetchError, NotInRepository, OtaError, RolledBack, TrialFailed, Unsuitable
 from ota.store.journal import Journal
-from ota.trust.client import TrustClient
 from ota.trust.clock_floor import FlooredClock
 from ota.trust.expiry import ExpiryCheckedTrust
 from ota.trust.floors import Floors
@@ -36,9 +35,9 @@ class Attacked(Device):
     def renew(self) -> None:
         """Begin another run: nothing is remembered but the disk."""
         floors = Floors(self.places)
-        trust = TrustClient(self.layout.metadata, self.root_bytes, self.online, floors, self.clock.now())
+        clock = FlooredClock(self.clock, floors, self.clock.now())
         self.trust = ExpiryCheckedTrust(  # type: ignore[assignment]  # the real one in place of the fake
-            trust, floors, FlooredClock(self.clock, floors, self.clock.now()), certain=True
+            self.layout.metadata, self.root_bytes, self.online, floors, clock, certain=True
         )
 
     def sign(self, release: int, **members: object) -> None:

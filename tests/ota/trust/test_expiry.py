@@ -29,14 +29,21 @@ class _Clock:
         """Wait for nothing."""
 
 
-def _run(
-    device: Device, repository: Repository, time: float, *, certain: bool = False, kept: bool = True
+def _opened(
+    device: Device, repository: Repository, clock: _Clock, *, certain: bool = True, grace: float = 0.0
 ) -> ExpiryCheckedTrust:
-    floors = device.floors()
-    trust = device.trust(repository, time, floors)
-    dated = ExpiryCheckedTrust(trust, floors, _Clock(time), certain=certain, kept=kept)
+    """Return the trust of a run, refreshed once. By default a time server has confirmed the clock."""
+    dated = ExpiryCheckedTrust(
+        device.metadata, device.root, repository, device.floors(), clock, certain=certain, grace=grace
+    )
     dated.refresh()
     return dated
+
+
+def _run(
+    device: Device, repository: Repository, time: float, *, certain: bool = False, grace: float = 0.0
+) -> ExpiryCheckedTrust:
+    return _opened(device, repository, _Clock(time), certain=certain, grace=grace)
 
 
 @pytest.mark.fault("K1")
@@ -94,16 +101,8 @@ def test_forty_days_without_power_and_network(repository: Repository, device: De
 @pytest.mark.fault("K1", "X1")
 def test_a_time_at_which_expired_metadata_was_accepted_is_not_kept(repository: Repository, device: Device) -> None:
     """The operator's clock may be wrong, and the floor would keep that for ever."""
-    _run(device, repository, NOW, kept=False)
+    _run(device, repository, NOW, grace=DAY)
     assert device.floors().good_time == 0
-
-
-def _opened(device: Device, repository: Repository, clock: _Clock) -> ExpiryCheckedTrust:
-    """Return the trust of a run with a clock that a time server has confirmed, refreshed once."""
-    floors = device.floors()
-    dated = ExpiryCheckedTrust(device.trust(repository, clock.time, floors), floors, clock, certain=True)
-    dated.refresh()
-    return dated
 
 
 @pytest.mark.fault("K1")
