@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ota.agent.components import Components, LocalComponents, ProgressOutput
+from ota.agent.components import Components, LocalComponents
 from ota.agent.operator.printer import ProgressPrinter
 from ota.agent.system.state import open_layout
 from ota.clock import SystemClock
@@ -18,11 +16,8 @@ from ota.settings import AgentSettings
 from ota.source import RepositorySource
 
 
-@contextlib.contextmanager
-def open_components(
-    settings: AgentSettings, *, by_hand: bool, directory: Path | None = None, tell: ProgressOutput | None = None
-) -> Iterator[Components]:
-    """Yield the components of a run.
+def open_components(settings: AgentSettings, *, by_hand: bool, directory: Path | None = None) -> Components:
+    """Return the components of a run.
 
     Args:
         by_hand: an operator asked: download hours and metered links do not count.
@@ -34,12 +29,11 @@ def open_components(
         FetchError: the directory has no repository.
     """
     try:
-        components = _components(settings, directory, tell or ProgressPrinter(), by_hand=by_hand)
+        return _components(settings, directory, by_hand=by_hand)
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in ("tuf", "securesystemslib", "cryptography", "urllib3"):
             raise UsageError(f"{error.name} is not installed: pip install 'edge-serve[ota]'") from None
         raise
-    yield components
 
 
 def open_local_components(settings: AgentSettings) -> LocalComponents:
@@ -60,7 +54,7 @@ def open_local_components(settings: AgentSettings) -> LocalComponents:
     )
 
 
-def _components(settings: AgentSettings, directory: Path | None, tell: ProgressOutput, *, by_hand: bool) -> Components:
+def _components(settings: AgentSettings, directory: Path | None, *, by_hand: bool) -> Components:
     from ota.agent.device.facts import ThisDevice
     from ota.agent.device.identity import open_identity, public_identity
     from ota.agent.plan_builder import PlanBuilder
@@ -75,7 +69,7 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
     from ota.trust.roots import factory_root
 
     root = factory_root(settings.root)
-    layout, system = open_layout(settings), SystemClock()
+    layout, system, tell = open_layout(settings), SystemClock(), ProgressPrinter()
     sources: list[RepositorySource] = [DirectorySource(directory)] if directory else open_sources(settings)
     limits = replace(settings, rate_limit=0) if directory else settings  # the limit is for the network
     floors = Floors([layout.floors, settings.floor_copy])
@@ -98,7 +92,7 @@ def _components(settings: AgentSettings, directory: Path | None, tell: ProgressO
         settings=settings,
         clock=clock,
         trust=trust,
-        fetcher=BlobFetcher(limits, layout, sources, clock, apply=by_hand or directory is not None),
+        fetcher=BlobFetcher(limits, layout, sources, clock, apply=by_hand),
         device=device,
         trial=UnitTrial(settings.trial_socket, settings.edge_serve),
         builder=PlanBuilder(layout, builds, device.facts),

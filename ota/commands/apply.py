@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from ota.agent.compose import open_components
 from ota.agent.reports.reporter import report_run
@@ -34,10 +35,22 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     if arguments.scheduled:  # a system that was confirmed since may lack plans of releases that do not serve
         open_plans(settings, lambda text: print(f"edge-ota: {text}", file=sys.stderr)).prepare()
     options = UpdateOptions(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
-    with open_components(settings, by_hand=options.by_hand) as components, report_run(components) as reporter:
-        outcomes = Update(components, options).run("apply")
+    return report(run_update(settings, options, "apply"), settings, as_json=arguments.json)
+
+
+def run_update(
+    settings: AgentSettings, options: UpdateOptions, command: str, directory: Path | None = None
+) -> list[BundleOutcome]:
+    """Run one update, and send the report on it.
+
+    Args:
+        directory: a copy of the repository, in place of the web servers.
+    """
+    components = open_components(settings, by_hand=options.by_hand, directory=directory)
+    with report_run(components) as reporter:
+        outcomes = Update(components, options).run(command)
         reporter.note((one.bundle, one.error) for one in outcomes)
-    return report(outcomes, settings, as_json=arguments.json)
+    return outcomes
 
 
 def report(outcomes: list[BundleOutcome], settings: AgentSettings, *, as_json: bool) -> int:

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print a line for each bundle. Return the exit status of the first error."""
     detailed = arguments.command == "plan"
-    with open_components(settings, by_hand=True) as components, acquire_lock(components.layout, arguments.command):
+    components = open_components(settings, by_hand=True)
+    with acquire_lock(components.layout, arguments.command):
         directories.prepare(components.layout)
         found = plan(components, Update(components).look(), arguments.bundle, detailed=detailed)
         if pause.read(components.layout):

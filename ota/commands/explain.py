@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Print the decision, the facts, and the variants."""
-    with open_components(settings, by_hand=True) as components, acquire_lock(components.layout, "explain"):
+    components = open_components(settings, by_hand=True)
+    with acquire_lock(components.layout, "explain"):
         directories.prepare(components.layout)
         rollout = Update(components).look()
         check_bundles(rollout, [arguments.bundle])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ota.agent.compose import open_components
-from ota.agent.reports.reporter import report_run
-from ota.agent.update import Update, UpdateOptions
-from ota.commands.apply import report
+from ota.agent.update import UpdateOptions
+from ota.commands.apply import report, run_update
 from ota.settings import AgentSettings
 
 HELP = "update from a copy of the repository in a directory (made by 'edge-ota publish export')"
@@ -23,10 +21,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run one update with a directory in place of the web servers."""
-    with (
-        open_components(settings, by_hand=True, directory=arguments.directory) as components,
-        report_run(components) as reporter,
-    ):
-        outcomes = Update(components, UpdateOptions(now=arguments.now)).run("import")
-        reporter.note((one.bundle, one.error) for one in outcomes)
+    outcomes = run_update(settings, UpdateOptions(now=arguments.now), "import", arguments.directory)
     return report(outcomes, settings, as_json=arguments.json)

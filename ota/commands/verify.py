@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     releases = repair.installed(layout)
     found = list(scrub.scrub(layout, releases, lambda model, release: tell(f"reading {model} {release}")))
     if found and arguments.repair:
-        with open_components(settings, by_hand=True) as components, acquire_lock(layout, "verify"):
+        components = open_components(settings, by_hand=True)
+        with acquire_lock(layout, "verify"):
             found = repair.repair(components, found)
     if arguments.json:
         rows = [{"model": one.model, "release": one.release, "path": one.path, "found": one.found} for one in found]

@@ -8,11 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ota.agent.compose import open_components
-from ota.agent.reports.reporter import report_run
 from ota.agent.system.state import as_journal, device_status, read_state
-from ota.agent.update import Update, UpdateOptions
-from ota.commands.apply import report
+from ota.agent.update import UpdateOptions
+from ota.commands.apply import report, run_update
 from ota.decide.system import SystemState
 from ota.documents.names import SYSTEM
 from ota.errors import OtaError, UsageError
@@ -103,9 +101,7 @@ def _rows(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _apply(arguments: argparse.Namespace, settings: AgentSettings, state: SystemState) -> int:
     options = UpdateOptions(now=arguments.now, only=(SYSTEM,))
-    with open_components(settings, by_hand=True) as components, report_run(components) as reporter:
-        outcomes = [one for one in Update(components, options).run("system apply") if one.bundle == SYSTEM]
-        reporter.note((one.bundle, one.error) for one in outcomes)
+    outcomes = [one for one in run_update(settings, options, "system apply") if one.bundle == SYSTEM]
     if not outcomes and not arguments.json:
         print(f"nothing to do: {state.title} runs, and no rollout of this fleet names a system")
         return 0

@@ -35,8 +35,7 @@ def test_a_recently_expired_stick_is_accepted_if_an_operator_allows_it(tmp_path:
             floor_copy=tmp_path / "copy.json",
             allow_expired_days=days,
         )
-        with open_components(settings, by_hand=True, directory=tmp_path / "stick" if stick else None) as parts:
-            parts.trust.refresh()
+        open_components(settings, by_hand=True, directory=tmp_path / "stick" if stick else None).trust.refresh()
 
     for days in (0, 1.9):
         with pytest.raises(Expired, match=r"timestamp\.json is expired"):
@@ -64,8 +63,7 @@ def test_a_time_that_a_stolen_timestamp_key_signed_ends_with_that_key(tmp_path: 
 
     def refresh() -> None:
         repository.dump(tmp_path / "stick")
-        with open_components(settings, by_hand=True, directory=tmp_path / "stick") as parts:
-            parts.trust.refresh()
+        open_components(settings, by_hand=True, directory=tmp_path / "stick").trust.refresh()
 
     refresh()
     floors = Floors([tmp_path / "state/floors.json"])
