@@ -1,4 +1,7 @@
-"""Strict reading of untrusted JSON: no duplicate keys, no NaN, bounded size and depth, no unknown members."""
+"""Strict reading of untrusted JSON: no duplicate keys, no NaN, bounded size and depth, no unknown members.
+
+`find_object` alone is not strict.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,17 @@ def parse(data: bytes, what: str, most_bytes: int) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Untrusted(f"{what} is not a JSON object")
     return found
+
+
+def find_object(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in `data`; None = there is none. For answers of programs, and for files of this device,
+    whose members the caller judges one by one.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def to_canonical_json(value: object) -> bytes:

@@ -5,7 +5,6 @@ It is replaced by a rename without fsync: after a power cut the next run writes 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from ota.errors import OtaError
 from ota.layout import StateLayout
 from ota.store import bad
 from ota.store.journal import Journal
-from ota.strict_json import to_canonical_json
+from ota.strict_json import find_object, to_canonical_json
 
 SCHEMA = 1
 _MOST_BYTES = 1024 * 1024
@@ -94,10 +93,10 @@ def version() -> str:
 def read(layout: StateLayout) -> dict[str, Any]:
     """Return the document; {} = none that can be read."""
     try:
-        found = json.loads(files.read(layout.status, _MOST_BYTES) or b"{}")
-    except (OtaError, ValueError, RecursionError):
+        found = find_object(files.read(layout.status, _MOST_BYTES) or b"")
+    except OtaError:
         return {}
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA and _is_sound(found) else {}
+    return found if found and found.get("schema") == SCHEMA and _is_sound(found) else {}
 
 
 def _is_sound(found: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from ota.errors import ServerError
 from ota.settings import NAMED_FILE
+from ota.strict_json import find_object
 
 #: bytes of an answer; the status of a thousand models has two million
 MOST_ANSWER = 32 * 1024 * 1024
@@ -120,11 +121,8 @@ class AdminClient:
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ServerError(f"no edge-serve answers at {self._address} ({reason}): {self._hint()}") from error
-        try:
-            found = json.loads(data) if len(data) <= MOST_ANSWER else None
-        except (ValueError, RecursionError):
-            found = None
-        return status, found if isinstance(found, dict) else {}
+        found = find_object(data) if len(data) <= MOST_ANSWER else None
+        return status, found or {}
 
     def _hint(self) -> str:
         return f"start it (systemctl start edge-serve), or set ADMIN_SOCKET in {NAMED_FILE}"

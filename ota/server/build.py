@@ -6,7 +6,6 @@ The unit also finds the facts of the device (`doctor`).
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from ota.decide.variant import is_build_option
 from ota.errors import NoBuildUnit, NoSpace, NotHeld, OtaError, ServerError, TrialFailed, UsageError
 from ota.server import doctor
 from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
+from ota.strict_json import find_object
 
 #: length of a plan's name in the directory of the unit
 _KEY = 64
@@ -108,11 +108,8 @@ def build(program: str, request: BuildRequest, place: Path, caller: BinaryIO | N
         *request.options,
     ]  # fmt: skip
     status, output, errors = ask_child(command, request.limit, caller)
-    try:
-        found = json.loads(output)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    found = find_object(output)
+    if found is None:
         found = {"error": errors.splitlines()[-1] if errors else f"it ended with {status}"}
     if status or not plan.is_file():
         text = str(found.get("error") or f"it ended with {status} and no plan")

@@ -6,12 +6,12 @@ has no access to devices.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from ota.errors import ServerError
 from ota.server.unit import ask_child, ask_unit
+from ota.strict_json import find_object
 
 #: the request for facts to the unit for builds
 REQUEST = {"facts": True}
@@ -52,14 +52,11 @@ def doctor_facts(program: str, limit: float = DOCTOR_SECONDS, caller: BinaryIO |
     status, output, errors = ask_child([program, "doctor", "--json"], limit, caller)
     reason = errors.splitlines()[-1] if errors else "no facts in what it printed"
     text = f"'{program} doctor --json' ended with {status}: {reason}; is edge-serve too old?"
-    try:
-        return _facts(json.loads(output), text)
-    except (ValueError, RecursionError):
-        raise ServerError(text) from None
+    return _facts(find_object(output) or {}, text)
 
 
-def _facts(document: Any, text: str) -> dict[str, str]:
-    facts = document.get("facts") if isinstance(document, Mapping) else None
+def _facts(document: Mapping[str, Any], text: str) -> dict[str, str]:
+    facts = document.get("facts")
     if not isinstance(facts, Mapping):
         raise ServerError(text)
     return {str(fact): str(value) for fact, value in facts.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,6 +9,7 @@ from typing import Any, BinaryIO
 from ota.documents.names import name
 from ota.errors import OtaError, ServerError, TrialFailed, UsageError
 from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
+from ota.strict_json import find_object
 
 _MOST_REASON = 900
 
@@ -57,11 +57,8 @@ def check(
     chosen = [text for model in models for text in ("--model", model)]
     command = [program, "check", "--json", *chosen, str(repository)]
     status, output, errors = ask_child(command, limit, caller)
-    try:
-        found = json.loads(output)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("models"), list):
+    found = find_object(output)
+    if found is None or not isinstance(found.get("models"), list):
         reason = errors.splitlines()[-1] if errors else f"it printed {output[:80]!r}"
         raise ServerError(f"'{program} check' ended with {status} and no result: {reason}")
     return found

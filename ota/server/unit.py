@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ota.errors import NotHeld, OtaError, ServerError, UsageError
+from ota.strict_json import find_object
 
 MOST_REQUEST = 64 * 1024
 MOST_ANSWER = 16 * 1024 * 1024
@@ -51,12 +52,15 @@ def ask_unit(
             connection.connect(path)
             connection.sendall(json.dumps(request).encode() + b"\n")
             connection.shutdown(socket.SHUT_WR)
-            write_answer = _read_until(connection, end)
+            answer = _read_until(connection, end)
     except TimeoutError:
         raise ServerError(f"the unit behind {path} did not answer within {limit:g} s: see its journal") from None
     except OSError as error:
         raise NotHeld(f"the socket {path} cannot be used: {error.strerror or error}; {hint}") from error
-    return _object(write_answer, f"the unit behind {path}")
+    if (found := find_object(answer)) is None:
+        shown = answer[:200].decode(errors="replace") if answer else "nothing"
+        raise ServerError(f"the unit behind {path} answered {shown!r}, expected a JSON object: see its journal")
+    return found
 
 
 def ask_child(command: Sequence[str], limit: float, caller: BinaryIO | None = None) -> tuple[int, bytes, str]:
@@ -117,17 +121,6 @@ def _read_until(connection: socket.socket, end: float) -> bytes:
     return bytes(data)
 
 
-def _object(data: bytes, source: str) -> dict[str, Any]:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        shown = data[:200].decode(errors="replace") if data else "nothing"
-        raise ServerError(f"{source} answered {shown!r}, expected a JSON object: see its journal")
-    return found
-
-
 def read_request(source: BinaryIO, limit: float = START_SECONDS) -> dict[str, Any]:
     """Return the request that this unit received.
 
@@ -141,11 +134,7 @@ def read_request(source: BinaryIO, limit: float = START_SECONDS) -> dict[str, An
         if not (block := os.read(source.fileno(), MOST_REQUEST)):
             break
         data += block
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    if (found := find_object(bytes(data))) is None:
         raise UsageError(f"the request is {bytes(data[:80])!r}, expected a JSON object")
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ota import files
 from ota.layout import StateLayout
-from ota.strict_json import to_canonical_json
+from ota.strict_json import find_object, to_canonical_json
 
 #: events that are kept
 MOST = 500
@@ -57,11 +57,4 @@ def read(layout: StateLayout) -> list[Mapping[str, Any]]:
 
 def _lines(layout: StateLayout) -> list[bytes]:
     data = (files.read(layout.history) or b"")[-_MOST_BYTES:]  # older versions wrote longer files
-    return [line + b"\n" for line in data.split(b"\n") if _is_event(line)]
-
-
-def _is_event(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+    return [line + b"\n" for line in data.split(b"\n") if find_object(line) is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 from pathlib import Path
@@ -16,6 +15,7 @@ from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.store import system_stage
 from ota.store.journal import Journal, NextRelease, UpdateStage
+from ota.strict_json import find_object
 
 #: below `system_root`
 OS_RELEASE = Path("etc/os-release")
@@ -103,11 +103,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(_read(path) or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return find_object(_read(path) or b"") or {}
 
 
 def _list(found: object) -> list[Any]:
