@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ota.errors import NoSpace, StoreError
+from ota.errors import NoSpace, StoreError, UsageError
 
 #: no document of edge-ota is longer
 MOST_DOCUMENT = 16 * 1024 * 1024
@@ -67,6 +67,21 @@ def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
             data = file.read(most + 1)
     if len(data) > most:
         raise StoreError(f"{path} has more than {most} bytes")
+    return data
+
+
+def read_given(path: Path, expected: str, most: int = MOST_DOCUMENT) -> bytes:
+    """Return the bytes of a file that the user named.
+
+    Args:
+        expected: what the file should be, for the message.
+
+    Raises:
+        UsageError: there is no such file. StoreError: as `read`.
+    """
+    data = read(path, most)
+    if data is None:
+        raise UsageError(f"{path} does not exist: expected {expected}")
     return data
 
 
@@ -160,6 +175,23 @@ def link(path: Path, target: Path) -> None:
             os.fsync(file.fileno())
 
 
+def replace_by_link(path: Path, target: Path) -> None:
+    """Replace a file durably by a hard link to `path`. Safe to repeat after a crash.
+
+    Raises:
+        StoreError: `path` does not exist, or the disk does not take the link.
+    """
+    fresh = target.with_name(f".{target.name}.new")
+    with wrap_errors(target):
+        with contextlib.suppress(FileNotFoundError):
+            unlink(fresh)
+        link(path, fresh)
+        rename(fresh, target)
+        with contextlib.suppress(FileNotFoundError):  # rename(2) leaves both names of one file as they are
+            unlink(fresh)
+        sync_directory(target.parent)
+
+
 def symlink(path: Path, target: str) -> None:
     """Create a symbolic link at `path` to `target`."""
     point(DiskOperation("symlink", str(path), target))
@@ -209,6 +241,15 @@ def sha256_of(path: Path) -> tuple[str, int]:
             found.update(data)
             size += len(data)
     return found.hexdigest(), size
+
+
+def has_size(path: Path, size: int) -> bool:
+    """Return whether a regular file of this length exists. A symbolic link is none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +114,7 @@ class BlobFetcher:
     def _find_absent(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
         """Return the files that the store does not have, each once."""
         found = {one.sha256: one for one in entries}
-        return [one for one in found.values() if not _is_whole(self._layout.blob(one.sha256), one.size)]
+        return [one for one in found.values() if not files.has_size(self._layout.blob(one.sha256), one.size)]
 
     def _begun(self, entry: FileEntry) -> int:
         """Return the number of bytes of an earlier download that a fetch would resume."""
@@ -305,14 +304,6 @@ class _Download:
         self._have, self._digest = 0, hashlib.sha256()
         self._givers.clear()
         self._part.cut(self._piece)
-
-
-def _is_whole(path: Path, size: int) -> bool:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size == size
 
 
 def _open_partial(path: Path) -> BinaryIO:

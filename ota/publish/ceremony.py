@@ -37,7 +37,6 @@ from ota.publish.workspace import Workspace
 from ota.strict_json import parse, to_canonical_json
 
 SCHEMA = 2
-MOST_BYTES = 16 * 1024 * 1024
 REQUEST, SIGNATURES = "edge-ota signing request", "edge-ota signatures"
 
 
@@ -257,7 +256,7 @@ def _add(request: SigningRequest, one: Mapping[str, Any], what: str) -> None:
 
 
 def _read(data: bytes, what: str, kind: str) -> dict[str, Any]:
-    found = parse(data, what, MOST_BYTES)
+    found = parse(data, what, files.MOST_DOCUMENT)
     if found.get("kind") != kind:
         said = f"it is '{found['kind'][:60]}'" if isinstance(found.get("kind"), str) else "it is something else"
         raise UsageError(f"{what} is no '{kind}': {said}")

@@ -307,9 +307,7 @@ def read_public(path: Path) -> KeyPlace:
     Raises:
         UsageError: there is no such file. Untrusted: it is not a public key.
     """
-    data = files.read(path, MOST_KEY)
-    if data is None:
-        raise UsageError(f"{path} does not exist: expected a public key that 'edge-ota publish key' wrote")
+    data = files.read_given(path, "a public key that 'edge-ota publish key' wrote", MOST_KEY)
     if b"PRIVATE KEY" in data:
         raise UsageError(f"{path} is a private key: it stays where it is; give the public one, {path.stem}.pub.json")
     if data.startswith(b"-----BEGIN"):
@@ -327,7 +325,5 @@ def fingerprint(key: Key) -> str:
 
 
 def _first_line(path: Path) -> str:
-    data = files.read(path, MOST_KEY)
-    if data is None:
-        raise UsageError(f"{path} does not exist: expected a file with a passphrase on its first line")
+    data = files.read_given(path, "a file with a passphrase on its first line", MOST_KEY)
     return data.decode(errors="replace").partition("\n")[0].strip("\r")

@@ -22,8 +22,6 @@ from ota.publish.description import describe
 from ota.publish.roles import ROOT
 from ota.strict_json import parse, to_canonical_json
 
-MOST_BYTES = 16 * 1024 * 1024
-
 #: role and version, such as `root 2` -> SHA-256 of the signed part
 Memory = Mapping[str, str]
 
@@ -50,7 +48,7 @@ def read_memory(path: Path) -> dict[str, str]:
     data = files.read(path)
     if data is None:
         return {}
-    return {name: str(value) for name, value in parse(data, str(path), MOST_BYTES).items()}
+    return {name: str(value) for name, value in parse(data, str(path), files.MOST_DOCUMENT).items()}
 
 
 def memory_of_root(data: bytes, what: str) -> dict[str, str]:

@@ -177,13 +177,7 @@ def put_blob(repository: Path, sha256: str, source: Path) -> bool:
     if files.sha256_of(source)[0] != sha256:
         raise Untrusted(f"{source} is damaged: its SHA-256 is not {sha256}; make the bundle again")
     files.make_directory(target.parent)
-    fresh = target.with_name(f".{target.name}.new")
-    with files.wrap_errors(target):
-        if fresh.exists():
-            files.unlink(fresh)
-        files.link(source, fresh)
-        files.rename(fresh, target)
-        files.sync_directory(target.parent)
+    files.replace_by_link(source, target)
     return True
 
 

@@ -342,9 +342,7 @@ def read_devices_csv(path: Path) -> list[DeviceDocument]:
     Raises:
         UsageError: it does not exist, or a line lacks a column. Untrusted: a name is malformed.
     """
-    data = files.read(path)
-    if data is None:
-        raise UsageError(f"{path} does not exist: expected a CSV file with the columns device, fleet, ring")
+    data = files.read_given(path, "a CSV file with the columns device, fleet, ring")
     found = []
     try:
         rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace"), newline=None)))
@@ -385,9 +383,7 @@ def fingerprint_of(path: Path) -> str:
     Raises:
         UsageError: there is no such file. Untrusted: it is not a public key.
     """
-    data = files.read(path, 64 * 1024)
-    if data is None:
-        raise UsageError(f"{path} does not exist: expected device.pub, from the directory identity/ of the device")
+    data = files.read_given(path, "device.pub, from the directory identity/ of the device", 64 * 1024)
     if re.fullmatch(rb"\s*[0-9a-f]{64}\s*", data):
         return data.decode().strip()
     try:

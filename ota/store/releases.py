@@ -7,6 +7,7 @@ device's system. The release keeps its own plans, so the system before it serves
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -137,7 +138,7 @@ def _stage(
         for folder in sorted(made):
             files.make_directory(folder, SHARED_MODE)
         for entry in entries:
-            _link(layout, entry, stage / entry.path)
+            files.link(_checked_blob(layout, entry), stage / entry.path)
         for path, plan in plans.items():
             files.link(plan, stage / path)
         text = to_canonical_json(_document(record))
@@ -148,16 +149,23 @@ def _stage(
             files.sync_directory(folder)
 
 
-def _link(layout: StateLayout, entry: FileEntry, target: Path) -> None:
+def _checked_blob(layout: StateLayout, entry: FileEntry) -> Path:
+    """Return the path of a blob that is whole, and that the server may read.
+
+    Raises:
+        StoreError: it is missing, or damaged and now removed.
+    """
     blob = layout.blob(entry.sha256)
     if not blob.exists():
-        raise StoreError(f"{blob} does not exist, which {target.name} needs: 'edge-ota apply' fetches it again")
-    if files.sha256_of(blob) != (entry.sha256, entry.size):
-        files.unlink(blob)
-        raise StoreError(f"{blob} was damaged on this disk and is removed: 'edge-ota apply' fetches it again")
-    if stat.S_IMODE(blob.stat().st_mode) != FILE_MODE:
-        files.chmod(blob, FILE_MODE)
-    files.link(blob, target)
+        file = Path(entry.path).name
+        raise StoreError(f"{blob} does not exist, which {file} needs: 'edge-ota apply' fetches it again")
+    with files.wrap_errors(blob):
+        if files.sha256_of(blob) != (entry.sha256, entry.size):
+            files.unlink(blob)
+            raise StoreError(f"{blob} was damaged on this disk and is removed: 'edge-ota apply' fetches it again")
+        if stat.S_IMODE(blob.stat().st_mode) != FILE_MODE:
+            files.chmod(blob, FILE_MODE)
+    return blob
 
 
 def _put_in_place(layout: StateLayout, stage: Path, target: Path) -> None:
@@ -183,16 +191,8 @@ def add_built(layout: StateLayout, model: str, release: int, path: str, plan: Pa
     directory = layout.release(model, release)
     record = _read_installed(directory)
     target = directory / path
-    fresh = target.with_name(f".{target.name}.new")
-    with files.wrap_errors(target):
-        files.make_directory(target.parent, SHARED_MODE)
-        with contextlib.suppress(FileNotFoundError):
-            files.unlink(fresh)
-        files.link(plan, fresh)
-        files.rename(fresh, target)
-        with contextlib.suppress(FileNotFoundError):  # rename(2) leaves both names of one file as they are
-            files.unlink(fresh)
-        files.sync_directory(target.parent)
+    files.make_directory(target.parent, SHARED_MODE)
+    files.replace_by_link(plan, target)
     record = replace(record, built={**record.built, path: files.sha256_of(target)})
     files.write_durably(directory / RECORD, to_canonical_json(_document(record)), FILE_MODE)
 
@@ -210,20 +210,11 @@ def repair(layout: StateLayout, record: InstalledRelease, path: str) -> None:
     Raises:
         StoreError: the blob is missing or damaged, too, or the disk does not take the file.
     """
+    blob = _checked_blob(layout, FileEntry(path, *record.files[path]))
     places = copies(layout, record.model, record.release).values()
     for directory in (layout.release(record.model, record.release), *places):
-        _replace_by_blob(layout, record, path, directory / path)
-
-
-def _replace_by_blob(layout: StateLayout, record: InstalledRelease, path: str, target: Path) -> None:
-    fresh = target.with_name(f".{target.name}.new")
-    with files.wrap_errors(target):
-        files.make_directory(target.parent, SHARED_MODE)
-        with contextlib.suppress(FileNotFoundError):
-            files.unlink(fresh)
-        _link(layout, FileEntry(path, *record.files[path]), fresh)
-        files.rename(fresh, target)
-        files.sync_directory(target.parent)
+        files.make_directory((directory / path).parent, SHARED_MODE)
+        files.replace_by_link(blob, directory / path)
 
 
 def read_record(directory: Path) -> InstalledRelease | None:
@@ -282,14 +273,8 @@ def _rows(found: Mapping[str, tuple[str, int]]) -> dict[str, object]:
 
 def is_complete(directory: Path, record: InstalledRelease) -> bool:
     """Return whether all files exist with their lengths. `scrub` also reads them."""
-    try:
-        for path, (_, size) in record.every_file().items():
-            found = (directory / path).lstat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-                return False
-        return (directory / str(record.release)).is_dir()
-    except OSError:
-        return False
+    has_files = all(files.has_size(directory / path, size) for path, (_, size) in record.every_file().items())
+    return has_files and os.path.isdir(directory / str(record.release))
 
 
 def find_complete(layout: StateLayout, model: str, release: int) -> InstalledRelease | None:

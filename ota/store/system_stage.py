@@ -6,8 +6,6 @@ The files are hard links to blobs, so that a system takes its space once.
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,24 +36,14 @@ def begin(layout: StateLayout, document: SystemDocument, data: bytes) -> None:
 
 def assemble(layout: StateLayout, document: SystemDocument) -> None:
     """Link the fetched blobs under the names that the root side expects."""
-    folder = layout.staged_system(document.version)
     for entry in document.files.values():
-        blob, target = layout.blob(entry.sha256), folder / entry.path
-        if _is_same(blob, target):
-            continue
-        with files.wrap_errors(target):
-            fresh = target.with_name(f".{target.name}.new")
-            if os.path.lexists(fresh):
-                files.unlink(fresh)
-            files.link(blob, fresh)
-            files.rename(fresh, target)
-    files.sync_directory(folder)
+        files.replace_by_link(layout.blob(entry.sha256), layout.staged_system(document.version) / entry.path)
 
 
 def is_assembled(layout: StateLayout, document: SystemDocument) -> bool:
     """Return whether all files are there, by their lengths. The root side compares their hashes."""
     folder = layout.staged_system(document.version)
-    return all(_has_size(folder / one.path, one.size) for one in document.files.values())
+    return all(files.has_size(folder / one.path, one.size) for one in document.files.values())
 
 
 def discard_damaged(layout: StateLayout, document: SystemDocument) -> list[str]:
@@ -108,18 +96,3 @@ def _folders(layout: StateLayout) -> list[Path]:
         return sorted(one for one in layout.system.iterdir() if one.is_dir() and not one.is_symlink())
     except OSError:
         return []
-
-
-def _is_same(path: Path, target: Path) -> bool:
-    try:
-        return os.path.samestat(os.lstat(path), os.lstat(target))
-    except OSError:
-        return False
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size == size

@@ -13,8 +13,6 @@ from ota.publish.commands import Subcommands, add, add_token_flags, confirm, ope
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
-MOST_BYTES = 16 * 1024 * 1024
-
 
 def add_parsers(subcommands: Subcommands) -> None:
     """Add the subcommands."""
@@ -64,9 +62,7 @@ def _sign(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.publish import ceremony, memory
 
-    data = files.read(arguments.request, MOST_BYTES)
-    if data is None:
-        raise UsageError(f"{arguments.request} does not exist: expected a file that 'edge-ota publish request' wrote")
+    data = files.read_given(arguments.request, "a file that 'edge-ota publish request' wrote")
     request = ceremony.read_request(data, str(arguments.request))
     memories = [path.with_name(f"{path.stem}.signed.json") for path in arguments.key]
     known = [memory.read_memory(path) for path in memories]
@@ -90,9 +86,7 @@ def _trusted_roots(arguments: argparse.Namespace) -> list[dict[str, str]]:
 
     if arguments.root is None:
         return []
-    data = files.read(arguments.root)
-    if data is None:
-        raise UsageError(f"{arguments.root} does not exist: expected a root.json of the repository")
+    data = files.read_given(arguments.root, "a root.json of the repository")
     return [memory_of_root(data, str(arguments.root))]
 
 
@@ -114,12 +108,8 @@ def _collect(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.publish.ceremony import collect
 
-    found = []
-    for path in arguments.files:
-        data = files.read(path, MOST_BYTES)
-        if data is None:
-            raise UsageError(f"{path} does not exist: expected a file that 'edge-ota publish sign' wrote")
-        found.append((str(path), data))
+    expected = "a file that 'edge-ota publish sign' wrote"
+    found = [(str(path), files.read_given(path, expected)) for path in arguments.files]
     with open_workspace(arguments, first=True) as (workspace, state):
         waiting = collect(workspace, state, found, time.time())
         return print_result(

@@ -100,9 +100,7 @@ def _recover(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.publish import verify, workspace
 
-    data = files.read(arguments.root)
-    if data is None:
-        raise UsageError(f"{arguments.root} does not exist: expected the root.json that devices have")
+    data = files.read_given(arguments.root, "the root.json that devices have")
     with workspace.acquire_lock(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
         state = verify.recover(space, arguments.repository, data)
