@@ -23,6 +23,7 @@ from ota.errors import OtaError, Untrusted, UsageError
 from ota.publish.change import (
     MissingSignatures,
     PendingChange,
+    delegator_of,
     find_missing_signatures,
     keyids_of,
     read_pending,
@@ -244,7 +245,7 @@ def _add(request: SigningRequest, one: Mapping[str, Any], what: str) -> None:
         )
     for state in (request.after, request.published):
         if one["keyid"] in keyids_of(state, role)[1]:
-            key = (state.root if role in state.root.roles else state.targets).get_key(one["keyid"])
+            key = delegator_of(state, role).get_key(one["keyid"])
             signature = Signature(one["keyid"], one["sig"])
             try:
                 key.verify_signature(signature, metadata.signed_bytes)

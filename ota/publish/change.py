@@ -19,7 +19,7 @@ from ota import files
 from ota.errors import Expired, OtaError, Untrusted
 from ota.publish.keys import KeyProblem
 from ota.publish.repository import RepositoryState, join_names, put_metadata, put_targets, write_state
-from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP
+from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, TOP
 from ota.publish.workspace import Workspace
 from ota.strict_json import parse, to_canonical_json
 from ota.trust.roots import MOST_METADATA
@@ -108,14 +108,15 @@ def settle(
         sign(workspace, state, after, role, roles[role])
         if (missing := find_missing_signatures(state, after, role, roles[role])) is not None:
             waiting.append(missing)
-    if waiting and other is not None:
+    signed = PendingChange(roles, pending.resign - set(roles), pending.documents)
+    if not waiting:
+        _publish(workspace, state, signed, now)
+        return []
+    if other is not None:
         _refuse_second(other)
-    if waiting:
-        _set_expired_aside(workspace, now)
-        write_pending(workspace, PendingChange(roles, pending.resign - set(roles), pending.documents))
-        return waiting
-    _publish(workspace, state, PendingChange(roles, pending.resign - set(roles), pending.documents), now)
-    return []
+    _set_expired_aside(workspace, now)
+    write_pending(workspace, signed)
+    return waiting
 
 
 def _publish(workspace: Workspace, state: RepositoryState, pending: PendingChange, now: float) -> None:
@@ -173,7 +174,7 @@ def _again(workspace: Workspace, state: RepositoryState, role: str, now: float) 
 
 def delegator_of(state: RepositoryState, role: str) -> Root | Targets:
     """Return the payload that names the keys of a role."""
-    return state.root if role in (ROOT, TARGETS, SNAPSHOT, TIMESTAMP) else state.targets
+    return state.root if role in TOP else state.targets
 
 
 def keyids_of(state: RepositoryState, role: str) -> tuple[int, list[str]]:
@@ -188,7 +189,7 @@ def keyids_of(state: RepositoryState, role: str) -> tuple[int, list[str]]:
 def has_enough_keys(workspace: Workspace, state: RepositoryState, role: str) -> bool:
     """Return whether this machine has the keys for a role's threshold."""
     threshold, keyids = keyids_of(state, role)
-    return sum(bool(keyid in workspace.keys and workspace.keys[keyid].uri) for keyid in keyids) >= threshold > 0
+    return sum(_is_here(workspace, keyid) for keyid in keyids) >= threshold > 0
 
 
 def sign(

@@ -12,7 +12,7 @@ from ota.documents.manifest import MOST_BYTES, read_manifest
 from ota.documents.names import blob_path
 from ota.documents.system import read_system
 from ota.errors import NoSpace, UsageError
-from ota.publish.release import blobs_of, blobs_of_file
+from ota.publish.release import blobs_of
 from ota.publish.repository import RepositoryState, put_blob, put_metadata, put_targets, read_target
 from ota.publish.roles import FAMILY_PREFIX
 from ota.publish.verify import find_needed_targets
@@ -50,10 +50,10 @@ def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) 
     for target, data in documents.items():
         if target.startswith("system/"):
             system = read_system(data, target)
-            blobs.update(blob for one in system.files.values() for blob in blobs_of_file(one))
+            blobs.update(blobs_of(system.files.values()))
             releases.append(system.title)
         for bundle, release in _release_of(target):
-            blobs.update(blobs_of(read_manifest(data, bundle, release)))
+            blobs.update(blobs_of(entry for _, entry in read_manifest(data, bundle, release).every_file()))
             releases.append(f"{bundle} {release}")
     missing = {sha256: size for sha256, size in blobs.items() if not _is_there(out, sha256, size)}
     _check_space(out, sum(missing.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from ota.documents.floor import read_floor
 from ota.documents.manifest import MOST_BYTES, FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target
 from ota.errors import StoreError, Untrusted, UsageError
+from ota.fetch.chunks import pieces_of
 from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, refuse_second
 from ota.publish.repository import RepositoryState, put_blob, read_state, read_target
-from ota.publish.roles import ENGINES, family_role
+from ota.publish.roles import ENGINES, FAMILY_PREFIX, family_role
 from ota.publish.workspace import Workspace
 from ota.strict_json import parse, to_canonical_json
 
@@ -52,31 +53,18 @@ def read_bundle(path: Path) -> Bundle:
     return Bundle(path, read_manifest(data, bundle, release), data)
 
 
-def blobs_of(manifest: Manifest) -> Iterator[tuple[str, int]]:
-    """Yield SHA-256 and size of each blob of a release once."""
-    seen = set()
-    for _, entry in manifest.every_file():
-        for sha256, size in blobs_of_file(entry):
-            if sha256 not in seen:
-                seen.add(sha256)
-                yield sha256, size
-
-
-def blobs_of_file(entry: FileEntry) -> Iterator[tuple[str, int]]:
-    """Yield SHA-256 and size of the blobs of a file."""
-    if not entry.chunks:
-        yield entry.sha256, entry.size
-    for number, chunk in enumerate(entry.chunks):
-        yield chunk, min(entry.chunk_size, entry.size - number * entry.chunk_size)
+def blobs_of(entries: Iterable[FileEntry]) -> dict[str, int]:
+    """Return SHA-256 -> size of the blobs of files."""
+    return {piece.sha256: piece.size for entry in entries for piece in pieces_of(entry)}
 
 
 def find_missing_family(state: RepositoryState, family: str, bundle: str) -> str:
     """Return that a repository lacks the family of a bundle, which is named as `bundle`; "" = it has the family."""
     if family_role(family) in state.delegated():
         return ""
-    families = ", ".join(one.removeprefix("models-") for one in state.delegated() if one.startswith("models-"))
+    known = [one.removeprefix(FAMILY_PREFIX) for one in state.delegated() if one.startswith(FAMILY_PREFIX)]
     return (
-        f"{bundle} is a bundle of the family {family}, and this repository has {families or 'none'}: make the "
+        f"{bundle} is a bundle of the family {family}, and this repository has {', '.join(known) or 'none'}: make the "
         "bundle with another --family, or add one with 'publish family add'"
     )
 
@@ -112,7 +100,7 @@ def release(
             f"{manifest.bundle} {manifest.release} has files that devices run as code ({named}): "
             "read them, and give --engines, so that the keys of engines approve them"
         )
-    for sha256, _ in blobs_of(manifest):
+    for sha256 in blobs_of(entry for _, entry in manifest.every_file()):
         put_blob(workspace.repository, sha256, bundle.blob(sha256))
     if missing:
         sizes = {one.sha256: one.size for _, one in manifest.every_file()}
@@ -190,11 +178,11 @@ def check_blobs(bundle: Bundle) -> None:
         StoreError: a blob is missing. Untrusted: it has other bytes, or chunks make another file.
     """
     for _, entry in bundle.manifest.every_file():
-        for sha256, size in blobs_of_file(entry):
-            path = bundle.blob(sha256)
+        for piece in pieces_of(entry):
+            path = bundle.blob(piece.sha256)
             if not path.is_file():
-                raise StoreError(f"{bundle.path} lacks the blob {sha256} of {entry.path}: make the bundle again")
-            if files.sha256_of(path) != (sha256, size):
+                raise StoreError(f"{bundle.path} lacks the blob {piece.sha256} of {entry.path}: make the bundle again")
+            if files.sha256_of(path) != (piece.sha256, piece.size):
                 raise Untrusted(f"{path} ({entry.path}) is damaged: make the bundle again")
         if entry.chunks and hash_chunks(bundle.path, entry) != entry.sha256:
             raise Untrusted(f"the chunks of {entry.path} do not make the file that the manifest names: make it again")
@@ -214,8 +202,8 @@ def read_blobs(root: Path, entry: FileEntry) -> Iterator[bytes]:
     Raises:
         StoreError: a blob cannot be read.
     """
-    for sha256, _ in blobs_of_file(entry):
-        yield from files.read_pieces(root / blob_path(sha256))
+    for piece in pieces_of(entry):
+        yield from files.read_pieces(root / blob_path(piece.sha256))
 
 
 def read_floors(workspace: Workspace, state: RepositoryState, family: str) -> dict[str, int]:

@@ -262,13 +262,15 @@ def check_release(workspace: Workspace, state: RepositoryState, family: str, bun
         raise UsageError(f"{bundle} {release} is below the floor of {bundle}: devices refuse it")
 
 
-def read_devices(workspace: Workspace, state: RepositoryState) -> dict[str, DeviceDocument]:
-    """Return the documents of all devices, by name."""
+def read_devices(workspace: Workspace, state: RepositoryState, fleet: str = "") -> dict[str, DeviceDocument]:
+    """Return the documents of the devices of a fleet ("" = of all), by name."""
     found = {}
     for target, entry in state.targets_of(ROLLOUT).items():
         if target.startswith("devices/"):
             device = target.removeprefix("devices/").removesuffix(".json")
-            found[device] = read_device(read_target(workspace.repository, target, entry), device)
+            document = read_device(read_target(workspace.repository, target, entry), device)
+            if fleet in ("", document.fleet):
+                found[device] = document
     return found
 
 

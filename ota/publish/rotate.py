@@ -17,6 +17,7 @@ from ota.publish.change import (
     check_room,
     copy_payload,
     has_enough_keys,
+    keyids_of,
     publish_freshness,
     read_unexpired,
     refuse_second,
@@ -232,8 +233,7 @@ def key_of(workspace: Workspace, state: RepositoryState, role: str, named: str) 
     Raises:
         UsageError: the role has no such key.
     """
-    delegator = state.root if role in TOP else state.targets
-    keyids = list(delegator.get_delegated_role(role).keyids)
+    _, keyids = keyids_of(state, role)
     found = [one for one in keyids if workspace.key_name(one) == named or (len(named) >= 8 and one.startswith(named))]
     if len(found) != 1:
         names = ", ".join(workspace.key_name(one) for one in keyids)

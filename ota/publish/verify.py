@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,8 +23,9 @@ from ota.documents.names import blob_path, code_target, floor_target, manifest_t
 from ota.documents.rollout import BundleRollout, Rollout, read_rollout
 from ota.documents.system import SystemDocument, read_system, version_of_target
 from ota.errors import OtaError, StoreError, Untrusted, UsageError
+from ota.fetch.chunks import Piece, pieces_of
 from ota.publish.change import find_missing_signatures
-from ota.publish.release import Bundle, blobs_of_file, code_of, hash_chunks
+from ota.publish.release import Bundle, code_of, hash_chunks
 from ota.publish.repository import (
     RepositoryState,
     put_metadata,
@@ -188,20 +190,13 @@ def _find_missing_roles(repository: Path, state: RepositoryState, fleet: str) ->
     ]
 
 
-class _noted:  # noqa: N801 (a context manager, used as one)
-    """Turns an error into a problem, so that the check continues."""
-
-    def __init__(self, found: Findings) -> None:
-        self._found = found
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, OtaError):
-            self._found.problems.append(error.message)
-            return True
-        return False
+@contextlib.contextmanager
+def _noted(found: Findings) -> Iterator[None]:
+    """Turn an error into a problem, so that the check continues."""
+    try:
+        yield
+    except OtaError as error:
+        found.problems.append(error.message)
 
 
 def _payloads(state: RepositoryState) -> Iterator[tuple[str, Signed]]:
@@ -252,12 +247,11 @@ def _check_blobs(repository: Path, found: Findings) -> set[str]:
     """Return the SHA-256 of the files whose blobs are whole. The others are problems."""
     good: set[str] = set()
     for what, entry in _every_file(found):
-        blobs = dict(blobs_of_file(entry))
         with _noted(found):
-            for sha256, size in blobs.items():
-                if sha256 not in good:
-                    _check_blob(repository, sha256, size, what)
-                    good.add(sha256)
+            for piece in pieces_of(entry):
+                if piece.sha256 not in good:
+                    _check_blob(repository, piece, what)
+                    good.add(piece.sha256)
             if entry.chunks and entry.sha256 not in good and hash_chunks(repository, entry) != entry.sha256:
                 raise Untrusted(f"{what}: its chunks do not make the file: withdraw the release")
             good.add(entry.sha256)
@@ -281,12 +275,12 @@ def _check_code(repository: Path, state: RepositoryState, manifest: Manifest) ->
             )
 
 
-def _check_blob(repository: Path, sha256: str, size: int, what: str) -> None:
-    path = repository / blob_path(sha256)
+def _check_blob(repository: Path, piece: Piece, what: str) -> None:
+    path = repository / blob_path(piece.sha256)
     if not path.is_file():
-        raise StoreError(f"{what}: the blob {sha256} does not exist: copy it from the bundle")
-    if files.sha256_of(path) != (sha256, size):
-        raise Untrusted(f"{what}: the blob {sha256} is damaged: remove it, and copy it from the bundle")
+        raise StoreError(f"{what}: the blob {piece.sha256} does not exist: copy it from the bundle")
+    if files.sha256_of(path) != (piece.sha256, piece.size):
+        raise Untrusted(f"{what}: the blob {piece.sha256} is damaged: remove it, and copy it from the bundle")
 
 
 def _check_rollout(rollout: Rollout, found: Findings, now: float) -> Iterator[str]:

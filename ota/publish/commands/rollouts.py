@@ -99,7 +99,7 @@ def _start(arguments: argparse.Namespace) -> int:
 
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         family = _checked_family(arguments, workspace, state)
-        devices = [one for one in read_devices(workspace, state).values() if one.fleet == rollout.fleet]
+        devices = list(read_devices(workspace, state, rollout.fleet).values())
         rollout = start(rollout, family, arguments.bundle, arguments.release, parse_steps(arguments.steps), devices)
         wish = wish_of(rollout, arguments.bundle)
         if arguments.window is not None:
@@ -193,7 +193,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     steps = parse_steps(arguments.steps)
     with open_workspace(arguments) as (workspace, state):
         rollout = read_fleet(workspace, state, arguments.fleet)
-        devices = [one for one in read_devices(workspace, state).values() if one.fleet == arguments.fleet]
+        devices = read_devices(workspace, state, arguments.fleet).values()
         print("\n".join(shares(rollout, arguments.bundle, devices, steps)) or f"{arguments.fleet} has no device")
     return 0
 
@@ -223,7 +223,7 @@ def _deny(arguments: argparse.Namespace) -> int:
 
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         changed = deny(rollout, arguments.bundle, release, denied)
-        devices = [one for one in read_devices(workspace, state).values() if one.fleet == rollout.fleet]
+        devices = read_devices(workspace, state, rollout.fleet).values()
         wish = wish_of(changed, arguments.bundle)
         if denied and (unserved := find_unserved(wish, devices, release, time.time())):
             print(

@@ -44,7 +44,7 @@ def rule(
     Raises:
         UsageError: a place of evidence is none. FetchError: it does not answer.
     """
-    devices = {name: one for name, one in read_devices(workspace, state).items() if one.fleet == rollout.fleet}
+    devices = read_devices(workspace, state, rollout.fleet)
     rulings = []
     if evidence.reports:
         collected = collect(evidence.reports, devices)

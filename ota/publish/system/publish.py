@@ -8,6 +8,7 @@ from typing import Any
 
 from tuf.api.metadata import TargetFile
 
+from ota.documents.names import system_target
 from ota.documents.system import ENDINGS, SystemDocument, file_name, read_system
 from ota.errors import UsageError
 from ota.publish.bundles.build import BlobWriter
@@ -91,7 +92,7 @@ def publish(
         )
     value = _document(workspace, image, options)
     data = to_canonical_json(value)
-    target = f"system/{image.product}/{image.profile}-{image.arch}.{image.version}.json"
+    target = system_target(image.product, image.profile, image.arch, image.version)
     with raise_as_usage():
         document = read_system(data, target)
     payload = copy_payload(state, SYSTEM)
