@@ -16,8 +16,7 @@ settings)`. A run imports the module of its own command only, so that `edge-ota 
     boot       `boot`
     publish    `publish`
     system/    `system`, `run-plans`, and `verify-system` for the root side of updates
-    run_trial  `run-trial`, for the unit of trials
-    run_build  `run-build`, for the unit of builds
+    units      `run-trial` and `run-build`, for the units of trials and builds
     device/    `identity`, and `run-check-device` for the device image
 """
 
@@ -44,8 +43,8 @@ COMMANDS: Mapping[str, str] = {
     "identity": "device.identity",
     "system": "system.operate",
     "publish": "publish",
-    "run-trial": "run_trial",
-    "run-build": "run_build",
+    "run-trial": "units",
+    "run-build": "units",
     "run-check-device": "device.check",
     "run-plans": "system.plans",
     "verify-system": "system.verify",
