@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ota.agent import switch
 from ota.agent.components import Components
 from ota.agent.status_file import StatusFile
-from ota.errors import NoSpace, NotHeld, OtaError, Postponed, TrialFailed, Untrusted, WrongBytes
-from ota.store import journal, pause
+from ota.documents.manifest import FileEntry
+from ota.errors import NoSpace, NotHeld, OtaError, Postponed, StoreError, TrialFailed, Untrusted, WrongBytes
+from ota.store import garbage, journal, pause
 from ota.store.history import HistoryEvent
 from ota.store.journal import Journal, NextRelease, UpdateStage
 
@@ -114,6 +115,43 @@ class UpdateRecorder:
             following = _next(entry)
             self.write_stage(entry, replace(following, tries=following.tries + 1))
             raise
+
+    def fetch(self, entry: Journal, release: int, files: Sequence[FileEntry]) -> None:
+        """Fetch the files of a release that are missing. Collect garbage first if the disk has no space for them."""
+        title, fetcher = f"{entry.bundle} {release}", self._components.fetcher
+        try:
+            missing = fetcher.missing(files)
+        except NoSpace:
+            self.collect()
+            missing = fetcher.missing(files)
+        if missing:
+            self._components.tell(f"{title}: fetching {missing} bytes")
+        self.write_status(state="downloading")
+
+        def progress(done: int, total: int) -> None:
+            self.check_pause()
+            self._components.tell.progress(title, done, total)
+            self.status.bundle(self.now(), entry, progress={"done_bytes": done, "total_bytes": total})
+
+        fetcher.fetch(files, progress)
+        self.status.count("bytes_total", missing)
+
+    def collect(self, wanted: Iterable[tuple[str, int]] = ()) -> None:
+        """Collect garbage. An error is shown, not raised: the updates before it have their outcomes.
+
+        Args:
+            wanted: bundle and release of wishes and pins.
+        """
+        layout, repository = self._components.layout, self._components.settings.model_repository
+        try:
+            failures = garbage.collect(layout, repository, self.now(), wanted).failures
+        except StoreError as error:
+            failures = (error.message,)
+        if failures:
+            more = f" (and {len(failures) - 1} more: 'edge-ota gc')" if failures[1:] else ""
+            found = StoreError(f"garbage collection: {failures[0]}{more}")
+            self._components.tell(found.message)
+            self.status.failed(self.now(), "collect", found)
 
     def record_failure(self, bundle: str, variant: str, error: OtaError) -> None:
         """Undo a release that failed permanently. For another failure, record why the release waits.

@@ -7,7 +7,7 @@ moment. A release that fails is undone and added to the bad list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ota.agent import checks, desired, recovery, switch
@@ -17,11 +17,11 @@ from ota.agent.rollout import CurrentRollout
 from ota.agent.system.update import SystemUpdate
 from ota.decide.probation import ProbationVerdict
 from ota.decide.rollout import ReleaseChoice, reason_not_to_switch
-from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.documents.manifest import Manifest, Variant
 from ota.documents.names import SYSTEM
 from ota.documents.rollout import BundleRollout, Rollout
-from ota.errors import NoSpace, OtaError, Postponed, ServerError, StoreError, TrialFailed, Untrusted
-from ota.store import bad, directories, garbage, journal, releases
+from ota.errors import OtaError, Postponed, ServerError, TrialFailed, Untrusted
+from ota.store import bad, directories, journal, releases
 from ota.store.bad import ANY_VARIANT
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import acquire_lock
@@ -234,29 +234,7 @@ class Update:
             self._layout, manifest, sha256
         ):
             return
-        files = desired.files(manifest, variant)
-        missing = self._room(files)
-        if missing:
-            self._components.tell(f"{manifest.bundle} {manifest.release}: fetching {missing} bytes")
-        self._recorder.write_status(state="downloading")
-
-        def progress(done: int, total: int) -> None:
-            self._recorder.check_pause()
-            self._components.tell.progress(f"{manifest.bundle} {manifest.release}", done, total)
-            self._recorder.status.bundle(
-                self._recorder.now(), entry, progress={"done_bytes": done, "total_bytes": total}
-            )
-
-        self._components.fetcher.fetch(files, progress)
-        self._recorder.status.count("bytes_total", missing)
-
-    def _room(self, files: Sequence[FileEntry]) -> int:
-        """Return the number of missing bytes. Collect garbage first if the disk has no space for them."""
-        try:
-            return self._components.fetcher.missing(files)
-        except NoSpace:
-            self._collect(None)
-            return self._components.fetcher.missing(files)
+        self._recorder.fetch(entry, manifest.release, desired.files(manifest, variant))
 
     def _install(self, entry: Journal, manifest: Manifest, variant: Variant, sha256: str) -> Journal:
         changed = releases.install(self._layout, manifest, variant, sha256)
@@ -421,17 +399,8 @@ class Update:
             self._system.record_failure(error)
             yield BundleOutcome(SYSTEM, version, error=error)
 
-    def _collect(self, rollout: Rollout | None) -> None:
-        """Collect garbage. An error is shown, not raised: the updates before it have their outcomes."""
-        wishes = rollout.models if rollout else {}
-        own = self._components.device.name if wishes else ""
-        wanted = [(one.bundle, release) for one in wishes.values() for release in (one.want, one.pin.get(own, 0))]
-        try:
-            failures = garbage.collect(self._layout, self._repository, self._recorder.now(), wanted).failures
-        except StoreError as error:
-            failures = (error.message,)
-        if failures:
-            more = f" (and {len(failures) - 1} more: 'edge-ota gc')" if failures[1:] else ""
-            found = StoreError(f"garbage collection: {failures[0]}{more}")
-            self._components.tell(found.message)
-            self._recorder.status.failed(self._recorder.now(), "collect", found)
+    def _collect(self, rollout: Rollout) -> None:
+        """Collect garbage, except for what the rollout names."""
+        own = self._components.device.name if rollout.models else ""
+        wishes = rollout.models.values()
+        self._recorder.collect([(one.bundle, release) for one in wishes for release in (one.want, one.pin.get(own, 0))])

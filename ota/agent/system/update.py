@@ -7,7 +7,7 @@ interrupted needs no repair. The root side verifies everything again, writes the
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ota.agent import desired
@@ -19,14 +19,13 @@ from ota.decide import system as decide
 from ota.decide.rollout import ReleaseChoice, reason_not_to_switch
 from ota.decide.system import SystemState
 from ota.decide.window import in_window
-from ota.documents.manifest import FileEntry
 from ota.documents.names import SYSTEM, system_target
 from ota.documents.rollout import BundleRollout, Rollout
 from ota.documents.system import MOST_BYTES, SystemDocument, read_system
-from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted, WrongBytes
+from ota.errors import OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted, WrongBytes
 from ota.fetch.limits import check_hours
 from ota.server.system_unit import SystemUnit
-from ota.store import bad, garbage, history, journal, system_stage
+from ota.store import bad, history, journal, system_stage
 from ota.store.bad import ANY_VARIANT, BadRelease
 from ota.store.journal import Journal
 
@@ -141,33 +140,14 @@ class SystemUpdate:
         system_stage.begin(self._layout, document, data)
         if system_stage.is_assembled(self._layout, document):
             return document
-        files = list(document.files.values())
-        missing = self._room(files)
-        self._components.tell(f"{SYSTEM} {version}: fetching {missing} bytes")
-        self._recorder.write_status(state="downloading")
-
-        def progress(done: int, total: int) -> None:
-            self._recorder.check_pause()
-            self._components.tell.progress(f"{SYSTEM} {version}", done, total)
-            self._write_status(progress={"done_bytes": done, "total_bytes": total})
-
         try:
-            self._components.fetcher.fetch(files, progress)
+            self._recorder.fetch(as_journal(state, self._layout), version, list(document.files.values()))
         except WrongBytes as error:
             self._remember(version, error)
             raise
-        self._recorder.status.count("bytes_total", missing)
         system_stage.assemble(self._layout, document)
         self._recorder.record_event("installed", SYSTEM, version, message="staged")
         return document
-
-    def _room(self, files: Sequence[FileEntry]) -> int:
-        """Return the number of missing bytes. Collect garbage first if the disk has no space for them."""
-        try:
-            return self._components.fetcher.missing(files)
-        except NoSpace:
-            garbage.collect(self._layout, self._components.settings.model_repository, self._recorder.now())
-            return self._components.fetcher.missing(files)
 
     def _document(self, wish: BundleRollout, state: SystemState, version: int) -> tuple[SystemDocument, bytes]:
         """Return the verified document of a version for this device."""
@@ -220,11 +200,8 @@ class SystemUpdate:
 
     def write_status(self, reason: str = "") -> None:
         """Write the state of the system to the status file, as that of a bundle."""
-        self._write_status(**({"reason": reason} if reason else {}))
-
-    def _write_status(self, **members: Any) -> None:
         if (entry := self.journal()) is not None:
-            self._recorder.status.bundle(self._recorder.now(), entry, **members)
+            self._recorder.write_bundle(entry, reason)
 
     def record_failure(self, error: OtaError) -> None:
         """Count a failure, and show it."""
