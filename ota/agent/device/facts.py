@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from ota import files
 from ota.agent.components import TrustedMetadata
 from ota.agent.device.identity import Identity, default_name
+from ota.agent.status_file import version
 from ota.documents import device as device_document
 from ota.documents.device import DeviceDocument
 from ota.documents.names import device_target, name
@@ -50,7 +50,7 @@ class ThisHardware:
         if not self._facts:
             self._facts = {
                 **device_facts(self._settings.build_socket, self._settings.edge_serve, limit),
-                "edge_ota": agent_version(),
+                "edge_ota": version() or "0",
             }
         return self._facts
 
@@ -129,14 +129,6 @@ def device_name(settings: AgentSettings, fingerprint: str) -> str:
         return name(settings.device, "the setting DEVICE")
     data = files.read(settings.device_file, device_document.MOST_BYTES)
     return _name_in(data, settings.device_file) if data is not None else default_name(fingerprint)
-
-
-def agent_version() -> str:
-    """Return the version of edge-ota."""
-    try:
-        return importlib.metadata.version("edge-serve")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
 
 
 def _name_in(data: bytes, path: Path) -> str:
