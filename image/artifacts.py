@@ -103,6 +103,18 @@ def copy_start(source: Path, target: Path, size: int) -> None:
             left -= len(block)
 
 
+def newest(folder: Path) -> Path:
+    """Return the image in a folder that was built last.
+
+    Raises:
+        ImageError: there is none.
+    """
+    images = sorted(folder.glob("*.img.zst"), key=lambda path: path.stat().st_mtime)
+    if not images:
+        raise ImageError(f"{folder} has no *.img.zst: make image")
+    return images[-1]
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
     digest = hashlib.sha256()

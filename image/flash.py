@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from image import artifacts
 from image.disks import Disk, check, contents, find_disk, gigabytes
 from image.errors import ImageError
 from image.partitions import System, read_system
@@ -52,18 +53,6 @@ class Image:
     system: System
 
 
-def newest(folder: Path) -> Path:
-    """Return the newest image in a folder.
-
-    Raises:
-        ImageError: there is none.
-    """
-    images = sorted(folder.glob("*.img.zst"), key=lambda path: path.stat().st_mtime)
-    if not images:
-        raise ImageError(f"{folder} has no *.img.zst: make image")
-    return images[-1]
-
-
 def read_image(path: Path) -> Image:
     """Read an image from start to end.
 
@@ -89,14 +78,9 @@ def _compare_sum(path: Path) -> None:
     if expected is None:
         print(f"SHA256SUMS beside {path} has no line for it: its sum is not compared", flush=True)
         return
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    if digest.hexdigest() != expected:
+    if (found := artifacts.sha256(path)) != expected:
         raise ImageError(
-            f"{path} has the SHA-256 {digest.hexdigest()[:16]}..., SHA256SUMS beside it has {expected[:16]}...:"
-            " copy the image again"
+            f"{path} has the SHA-256 {found[:16]}..., SHA256SUMS beside it has {expected[:16]}...: copy the image again"
         )
 
 
@@ -208,7 +192,7 @@ def flash(path: Path | None, device: str, answer: str | None) -> str:
     """
     disk = find_disk(device)
     check(disk, LEAST)
-    path = path or newest(Path("dist"))
+    path = path or artifacts.newest(Path("dist"))
     if not path.is_file():
         raise ImageError(f"{path} is no file: make image, or choose one with --image")
     print(f"reading {path}", flush=True)

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from image import qemu
+from image.artifacts import newest
+from image.errors import ImageError
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("build/image-run")
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         return _run(options)
+    except ImageError as error:
+        return _refuse(str(error))
     except KeyboardInterrupt:
         return 130
 
@@ -49,8 +53,6 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     ports = {port: getattr(options, f"{name}_port") for port, name in _PORTS.items()}
     image = options.image or newest(ROOT / "dist")
-    if image is None:
-        return _refuse("there is no image in dist/: make image builds one")
     if problem := _problem(image, ports, options.kvm) or _prepare(image, options):
         return _refuse(problem)
     print(_explanation(options.folder, ports), flush=True)
@@ -64,11 +66,6 @@ def _run(options: argparse.Namespace) -> int:
 def _refuse(problem: str) -> int:
     print(f"{_COMMAND}: {problem}", file=sys.stderr)
     return 2
-
-
-def newest(folder: Path) -> Path | None:
-    """Return the image that was built last; None = there is none."""
-    return max(folder.glob("*.img.zst"), key=lambda path: path.stat().st_mtime, default=None)
 
 
 def for_arm(image: Path) -> bool:

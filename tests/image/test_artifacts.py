@@ -90,6 +90,15 @@ def test_a_partition_is_cut_and_a_short_one_refused(tmp_path: Path) -> None:
         artifacts.copy_start(source, target, 5001)
 
 
+def test_newest_image_is_the_one_built_last(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match=r"has no \*\.img\.zst: make image"):
+        artifacts.newest(tmp_path)
+    for age, name in enumerate(("b.img.zst", "a.img.zst", "c.raw")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (age, age))
+    assert artifacts.newest(tmp_path) == tmp_path / "a.img.zst"
+
+
 def test_sums_are_those_of_sha256sum(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / name).write_text(name)

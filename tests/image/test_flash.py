@@ -94,16 +94,6 @@ def test_an_image_without_a_sum_beside_it_is_said_to_have_none(
     assert capsys.readouterr().out == f"SHA256SUMS beside {path} has no line for it: its sum is not compared\n"
 
 
-def test_the_newest_image_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="make image"):
-        flash.newest(tmp_path)
-    for age, name in enumerate(("b", "a", "c")):
-        (tmp_path / f"{name}.img.zst").touch()
-        os.utime(tmp_path / f"{name}.img.zst", (1000 - age, 1000 - age))
-
-    assert flash.newest(tmp_path).name == "b.img.zst"
-
-
 def test_a_disk_that_returns_other_bytes_is_found(tmp_path: Path) -> None:
     found = flash.read_image(image(tmp_path, CONTENT))
 

@@ -9,7 +9,8 @@ import pytest
 
 from deploy.debian.package import build
 from image import qemu
-from image.run import ROOT, for_arm, newest
+from image.artifacts import newest
+from image.run import ROOT, for_arm
 from tests.system import disk, nspawn, vm
 from tests.system.disk import Disk
 from tests.system.machine import Boot, Machine
@@ -84,8 +85,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def image(kind: str, request: pytest.FixtureRequest) -> Path:
     """Return the device image, byte for byte as it ships."""
-    path: Path | None = request.config.getoption("--image") or newest(ROOT / "dist")
-    assert path is not None, "there is no image in dist/: make image builds one, --image names another"
+    path: Path = request.config.getoption("--image") or newest(ROOT / "dist")
     assert path.is_file(), f"{path} is no file"
     if why := qemu.why_not(for_arm(path)):
         pytest.skip(f"{path.name} cannot be booted here: {why}")
