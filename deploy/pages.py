@@ -11,7 +11,8 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[1]
+from deploy.version import CHECKOUT
+
 PATTERNS = ("*.md", "*.png")
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")

@@ -66,7 +66,7 @@ def joined(reports: list[dict[str, Any]], without: Set[str] = frozenset()) -> li
     Raises:
         ValueError: the versions differ between processors.
     """
-    by_processor = [{_name(item): item for item in report["install"]} for report in reports]
+    by_processor = [{normalized(item["metadata"]["name"]): item for item in report["install"]} for report in reports]
     found = []
     for name in sorted(set().union(*by_processor) - {"edge-serve"} - without):
         items = [processor[name] for processor in by_processor if name in processor]
@@ -80,8 +80,9 @@ def joined(reports: list[dict[str, Any]], without: Set[str] = frozenset()) -> li
     return found
 
 
-def _name(item: dict[str, Any]) -> str:
-    return re.sub("[-_.]+", "-", item["metadata"]["name"]).lower()
+def normalized(name: str) -> str:
+    """Return a distribution's name in the form that package indexes compare."""
+    return re.sub("[-_.]+", "-", name).lower()
 
 
 def _digest(download: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 from deploy import requirements
+from deploy.requirements import normalized
 
 #: licence texts beside a wheel's metadata, or in the packages that it installs, which may have other names
 _TEXTS = ("licenses/**/*", "LICENSE*", "LICENCE*", "COPYING*", "NOTICE*")
@@ -98,8 +99,3 @@ def _licence(expression: str | None, words: str | None, classifiers: list[str]) 
         return _SPDX.get(words, words)
     classified = [text.removeprefix(_CLASSIFIER) for text in classifiers if text.startswith(_CLASSIFIER)]
     return ", ".join(classified) or "see the texts"
-
-
-def normalized(name: str) -> str:
-    """Return a distribution's name in the form that package indexes compare."""
-    return re.sub("[-_.]+", "-", name).lower()
