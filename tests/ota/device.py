@@ -26,8 +26,8 @@ from ota.store import journal, releases
 from ota.store.journal import Journal
 from ota.strict_json import to_canonical_json
 from tests.ota.bundles import Files, files_of, manifest_bytes, sha256
+from tests.ota.clock import NOW, FakeClock
 
-NOW = 1_800_000_000.0
 #: hours of the day that are not now, in the zone of this machine
 LATER = time.strftime("%H:00-%H:30", time.localtime(NOW + 2 * 3600))
 
@@ -35,22 +35,6 @@ LATER = time.strftime("%H:00-%H:30", time.localtime(NOW + 2 * 3600))
 def hours(start: float, end: float) -> str:
     """Return hours of the day that begin and end so many hours after NOW."""
     return "-".join(time.strftime("%H:%M", time.localtime(NOW + one * 3600)) for one in (start, end))
-
-
-@dataclass
-class FakeClock:
-    """Time that passes in sleeps only."""
-
-    seconds: float = NOW
-
-    def now(self) -> float:
-        return self.seconds
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
 
 
 @dataclass

@@ -19,7 +19,8 @@ from ota.errors import ServerError, TrialFailed
 from ota.store import bad, journal, links
 from ota.store.journal import UpdateStage
 from ota.store.lock import acquire_lock
-from tests.ota.device import NOW, Device
+from tests.ota.clock import NOW
+from tests.ota.device import Device
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from ota.agent.boot import Boot
 from ota.errors import NoSpace, StoreError
 from ota.files import DiskOperation
 from tests.ota.bundles import Files, files_of
-from tests.ota.device import NOW, Device
+from tests.ota.clock import NOW
+from tests.ota.device import Device
 
 PAIR = ("inner", "outer")
 

@@ -25,7 +25,8 @@ from ota.server.trial import UnitTrial
 from ota.store import releases
 from tests.backends import onnx_models
 from tests.ota.bundles import sha256
-from tests.ota.device import NOW, Device, check_whole
+from tests.ota.clock import NOW
+from tests.ota.device import Device, check_whole
 from tests.ota.site import PROGRAM
 from tests.server.running import Running, running
 

@@ -15,7 +15,8 @@ from ota.decide.probation import ProbationVerdict
 from ota.errors import OtaError
 from ota.files import DiskOperation
 from tests.ota.bundles import Files, files_of
-from tests.ota.device import NOW, Device
+from tests.ota.clock import NOW
+from tests.ota.device import Device
 from tests.ota.powercut import Disk, Tree, crash_states, put, recorded
 
 ENSEMBLE = ("inner", "outer")

@@ -13,7 +13,8 @@ from ota.decide.probation import ProbationVerdict
 from ota.errors import ServerError
 from ota.settings import AgentSettings
 from ota.store.journal import Journal, NextRelease, UpdateStage
-from tests.ota.device import Device, FakeClock
+from tests.ota.clock import FakeClock
+from tests.ota.device import Device
 
 NOW = 1_800_000_000.0
 SETTINGS = AgentSettings(probation_seconds=60, probation_requests=100)

@@ -21,7 +21,8 @@ from ota.documents.report import BundleReport, Report, SealedReport, read_report
 from ota.errors import FetchError, StoreError, Unsuitable, Untrusted, UsageError
 from ota.store import pause
 from ota.strict_json import parse, to_canonical_json
-from tests.ota.device import LATER, NOW, Device
+from tests.ota.clock import NOW
+from tests.ota.device import LATER, Device
 from tests.ota.report_server import ReportServer
 
 

@@ -16,7 +16,8 @@ from ota.trust.expiry import ExpiryCheckedTrust
 from ota.trust.floors import Floors
 from tests.ota import simulator
 from tests.ota.bundles import files_of, manifest_bytes, sha256
-from tests.ota.device import Device, FakeClock
+from tests.ota.clock import FakeClock
+from tests.ota.device import Device
 
 
 class Attacked(Device):

@@ -39,7 +39,8 @@ from ota.store import bad, history, pause, releases
 from ota.store.bad import FIRST_WAIT
 from ota.store.journal import Journal, UpdateStage
 from tests.ota.bundles import files_of, sha256
-from tests.ota.device import LATER, NOW, Device, hours
+from tests.ota.clock import NOW
+from tests.ota.device import LATER, Device, hours
 
 PAIR: Mapping[str, Any] = {"front": 1, "inner": 1, "outer": 1}
 

@@ -1,11 +1,10 @@
-"""Shared by the tests of fetch/: a clock that does not wait, blobs with their entries, and a fetcher."""
+"""Shared by the tests of fetch/: blobs with their entries, and a fetcher."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,11 @@ from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.source import RepositorySource
 from ota.strict_json import to_canonical_json
+from tests.ota.clock import FakeClock
 from tests.ota.faulty_server import Content
 
 #: seconds of silence, where a test waits for its end
 SHORT = 0.3
-
-
-@dataclass
-class FakeClock:
-    """Time that passes by sleeping only."""
-
-    time: float = 1_000_000.0
-    slept: list[float] = field(default_factory=list)
-
-    def now(self) -> float:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.time += seconds
 
 
 def sha256(data: bytes) -> str:

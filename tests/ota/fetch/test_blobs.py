@@ -23,9 +23,10 @@ from ota.fetch.chunks import pieces_of
 from ota.fetch.directory import DirectorySource
 from ota.fetch.limits import MOST_IN_A_ROW, MOST_RETRIES
 from ota.layout import StateLayout
+from tests.ota.clock import FakeClock
 from tests.ota.faulty_server import FaultyServer
 
-from .steps import FakeClock, blobs, entry_of, noise, repository, sha256, store_manifest, web
+from .steps import blobs, entry_of, noise, repository, sha256, store_manifest, web
 
 CHUNK = 300_000
 WHOLE = noise(700_000, 1)
@@ -557,13 +558,13 @@ class TestLimits:
         self, server: FaultyServer, state: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TZ", "UTC")
-        clock = FakeClock(time=1_700_000_000.0)  # 22:13:20 UTC
+        clock = FakeClock(1_700_000_000.0)  # 22:13:20 UTC
         limits = {"clock": clock, "rate_limit": 10_000, "download_hours": "21:00-22:14"}
         with pytest.raises(Postponed, match=r"downloads wait for their hours .21:00-22:14 local time"):
             blobs(state, [web(server.url)], **limits).fetch([ENTRIES["whole"]])  # type: ignore[arg-type]
         there = (state / "partial" / ENTRIES["whole"].sha256).stat().st_size
         assert 256 * 1024 <= there < len(WHOLE)
-        clock.time += 86_400 - 3000
+        clock.seconds += 86_400 - 3000
         blobs(state, [web(server.url)], **limits | {"rate_limit": 0}).fetch([ENTRIES["whole"]])  # type: ignore[arg-type]
         check(state, ENTRIES["whole"])
 
@@ -591,7 +592,7 @@ def test_progress_is_reported_at_most_twice_a_second(server: FaultyServer, state
     fetcher = blobs(state, [web(server.url)], clock=clock, rate_limit=50_000)
     for _ in range(2):
         with contextlib.suppress(Untrusted):
-            fetcher.fetch([entry], lambda done, total: seen.append((clock.time, done, total)))
+            fetcher.fetch([entry], lambda done, total: seen.append((clock.seconds, done, total)))
     times = [one[0] for one in seen[:-1]]
 
     assert all(later - earlier >= 0.5 for earlier, later in itertools.pairwise(times))

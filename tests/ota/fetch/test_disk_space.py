@@ -16,8 +16,9 @@ from ota.fetch import disk_space
 from ota.fetch.directory import DirectorySource
 from ota.fetch.disk_space import MB, DiskSpace, has_grown, measure, reason_not_to_fit
 from ota.layout import StateLayout
+from tests.ota.clock import FakeClock
 
-from .steps import FakeClock, blobs, entry_of, noise, repository
+from .steps import blobs, entry_of, noise, repository
 
 DATA = noise(100_000, 9)
 GB = 1000 * MB
@@ -159,7 +160,7 @@ def test_a_quota_that_only_the_write_meets_is_not_tried_again_until_space_grew(
     with pytest.raises(NoSpace, match=r"took no more bytes when 1000 MB were free .* free 0.1 MB there"):
         blobs(layout.state_dir, [stick]).missing([entry])
     assert blobs(layout.state_dir, [stick], apply=True).missing([entry]) == len(DATA), "an operator asked"
-    tomorrow = FakeClock(FakeClock.time + 25 * 3600)
+    tomorrow = FakeClock(FakeClock.seconds + 25 * 3600)
     assert blobs(layout.state_dir, [stick], clock=tomorrow).missing([entry]) == len(DATA), "a day is over"
     set_room(monkeypatch, DiskSpace(free=GB + len(DATA)))
     assert blobs(layout.state_dir, [stick]).missing([entry]) == len(DATA)

@@ -12,8 +12,7 @@ from ota.fetch.failures import RequestFailed
 from ota.fetch.mirrors import DEMOTED_SECONDS, DownloadRestarted, Mirrors, open_sources
 from ota.settings import AgentSettings
 from ota.source import RepositorySource
-
-from .steps import FakeClock
+from tests.ota.clock import FakeClock
 
 
 class Mirror:
@@ -68,7 +67,7 @@ def test_a_mirror_that_failed_comes_later_for_a_while(clock: FakeClock) -> None:
     get(mirrors)
     assert (a.asked, b.asked) == (1, 2)
 
-    clock.time += DEMOTED_SECONDS
+    clock.seconds += DEMOTED_SECONDS
     a.error = None
     assert get(mirrors) == b"a"
 
@@ -78,7 +77,7 @@ def test_a_mirror_that_lied_comes_last_for_the_whole_run(clock: FakeClock) -> No
     a, b = Mirror("a", lambda: Untrusted("a lies")), Mirror("b")
     mirrors = Mirrors([a, b], clock)
     get(mirrors)
-    clock.time += 10 * DEMOTED_SECONDS
+    clock.seconds += 10 * DEMOTED_SECONDS
     b.error = down
     with pytest.raises(FetchError):
         get(mirrors)
@@ -119,7 +118,7 @@ def test_a_mirror_learns_whether_a_good_one_comes_after_it(clock: FakeClock) -> 
         with pytest.raises(FetchError):
             mirrors.first(act)
     assert seen == [("a", True), ("b", True), ("c", False), ("a", False), ("b", False), ("c", False)]
-    clock.time += DEMOTED_SECONDS
+    clock.seconds += DEMOTED_SECONDS
     b.error = None
     mirrors.first(act)
     assert seen[6:] == [("a", True), ("b", True)]

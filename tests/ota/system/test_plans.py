@@ -28,7 +28,8 @@ from ota.server.build import BuildRequest, UnitBuild
 from ota.store import garbage, history, links, releases, scrub
 from ota.store.journal import UpdateStage
 from tests.ota.bundles import sha256
-from tests.ota.device import LATER, NOW, Device, FakeServer
+from tests.ota.clock import NOW
+from tests.ota.device import LATER, Device, FakeServer
 from tests.ota.powercut import Disk, crash_states, put, recorded
 from tests.ota.system.root_side import ImageDevice
 

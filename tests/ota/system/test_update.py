@@ -18,7 +18,8 @@ from ota.errors import FetchError, NoSpace, NotInRepository, OtaError, ServerErr
 from ota.store import bad, garbage, history, pause
 from ota.strict_json import to_canonical_json
 from tests.ota.bundles import sha256
-from tests.ota.device import LATER, NOW, Device, hours
+from tests.ota.clock import NOW
+from tests.ota.device import LATER, Device, hours
 from tests.ota.system.root_side import ARCH, ImageDevice, root_side
 
 FILES = {"root": ".root", "verity": ".verity", "uki": ".efi"}

@@ -7,30 +7,15 @@ import pytest
 from ota.errors import Expired, FetchError
 from ota.trust.clock_floor import DAY, HOUR
 from ota.trust.expiry import ExpiryCheckedTrust
+from tests.ota.clock import FakeClock
 from tests.ota.simulator import NOW, Repository
 from tests.ota.trust.device import MANIFEST, Device
 
 YEARS = 365 * DAY
 
 
-class _Clock:
-    """A system's clock that says what the test wants."""
-
-    def __init__(self, time: float) -> None:
-        self.time = time
-
-    def now(self) -> float:
-        return self.time
-
-    def monotonic(self) -> float:
-        return 0.0
-
-    def sleep(self, seconds: float) -> None:
-        """Wait for nothing."""
-
-
 def _opened(
-    device: Device, repository: Repository, clock: _Clock, *, certain: bool = True, grace: float = 0.0
+    device: Device, repository: Repository, clock: FakeClock, *, certain: bool = True, grace: float = 0.0
 ) -> ExpiryCheckedTrust:
     """Return the trust of a run, refreshed once. By default a time server has confirmed the clock."""
     dated = ExpiryCheckedTrust(
@@ -43,7 +28,7 @@ def _opened(
 def _run(
     device: Device, repository: Repository, time: float, *, certain: bool = False, grace: float = 0.0
 ) -> ExpiryCheckedTrust:
-    return _opened(device, repository, _Clock(time), certain=certain, grace=grace)
+    return _opened(device, repository, FakeClock(time), certain=certain, grace=grace)
 
 
 @pytest.mark.fault("K1")
@@ -107,23 +92,23 @@ def test_a_time_at_which_expired_metadata_was_accepted_is_not_kept(repository: R
 
 @pytest.mark.fault("K1")
 def test_a_jump_between_two_refreshes_of_a_run_is_not_kept(repository: Repository, device: Device) -> None:
-    clock = _Clock(NOW)
+    clock = FakeClock(NOW)
     dated = _opened(device, repository, clock)
-    clock.time += 2 * YEARS
+    clock.seconds += 2 * YEARS
     with pytest.raises(Expired, match=r"Final root.json is expired"):
         dated.refresh()
     assert device.floors().good_time == NOW
 
-    clock.time = NOW + 2 * HOUR
+    clock.seconds = NOW + 2 * HOUR
     dated.refresh()
     assert device.floors().good_time == NOW + 2 * HOUR
 
 
 @pytest.mark.fault("K1", "T5")
 def test_metadata_that_expires_during_a_run_ends_its_refreshes(repository: Repository, device: Device) -> None:
-    clock = _Clock(NOW)
+    clock = FakeClock(NOW)
     dated = _opened(device, repository, clock)
-    clock.time = NOW + 3 * DAY + HOUR
+    clock.seconds = NOW + 3 * DAY + HOUR
     with pytest.raises(Expired, match=r"timestamp.json is expired"):
         dated.refresh()
     repository.advance(3 * DAY + HOUR)
