@@ -93,7 +93,7 @@ class HttpSource:
         other = make_pool(options, make_context(options.ca_cert)) if options.client_cert else own
         self._pools = {True: own, False: other}
         self._headers = {"User-Agent": "edge-ota", "Accept-Encoding": "identity"}
-        self._login = login_header(given, "basic_auth")
+        self._login = login_header(given, "authorization")
         self._etag: tuple[str, str] = ("", "")
 
     def __str__(self) -> str:
@@ -346,14 +346,13 @@ def origin_of(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def login_header(parts: SplitResult, kind: str) -> dict[str, str]:
-    """Return the header for the user and password of a URL; `basic_auth` = for a server, else for a proxy."""
+def login_header(parts: SplitResult, header: str) -> dict[str, str]:
+    """Return the header for the user and password of a URL; {} = it has none."""
     if parts.username is None:
         return {}
     text = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     # urllib3's make_headers knows Latin-1 only; RFC 7617 allows UTF-8
-    name = "authorization" if kind == "basic_auth" else "proxy-authorization"
-    return {name: f"Basic {base64.b64encode(text.encode(errors='replace')).decode()}"}
+    return {header: f"Basic {base64.b64encode(text.encode(errors='replace')).decode()}"}
 
 
 def make_pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolManager:
@@ -370,7 +369,7 @@ def make_pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolMana
         maxsize=1,
         timeout=timeout,
         ssl_context=context,
-        proxy_headers=login_header(proxy, "proxy"),
+        proxy_headers=login_header(proxy, "proxy-authorization"),
     )
 
 

@@ -20,7 +20,7 @@ def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
         RequestFailed: there was no answer within the limit, or none that says that the data was taken.
     """
     parts = check_url(url, "REPORT_URL", "https://reports.example/fleet", query=True)
-    headers = {"Content-Type": "application/json", "User-Agent": "edge-ota", **login_header(parts, "basic_auth")}
+    headers = {"Content-Type": "application/json", "User-Agent": "edge-ota", **login_header(parts, "authorization")}
     target = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     told = strip_login(parts._replace(query=""))  # a query may be a secret
 

@@ -580,6 +580,8 @@ def test_unusable_settings(tmp_path: Path) -> None:
 @pytest.mark.fault("N6")
 def test_a_user_or_password_of_any_letters_is_sent_as_utf_8() -> None:
     """This address gave a traceback; a rollout document may bring one as its report_url."""
-    found = login_header(urlsplit("http://\u2603:%E2%82%AC@127.0.0.1/"), "basic_auth")
+    found = login_header(urlsplit("http://\u2603:%E2%82%AC@127.0.0.1/"), "authorization")
     assert found == {"authorization": "Basic " + base64.b64encode("\u2603:\u20ac".encode()).decode()}
-    assert login_header(urlsplit("http://a:b@127.0.0.1/"), "proxy") == {"proxy-authorization": "Basic YTpi"}
+    assert login_header(urlsplit("http://a:b@127.0.0.1/"), "proxy-authorization") == {
+        "proxy-authorization": "Basic YTpi"
+    }
