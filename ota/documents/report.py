@@ -24,6 +24,7 @@ MOST_BAD = 64
 MOST_FACTS = 128
 #: the end of the year 9999, the last one that dates have
 MOST_TIME = 253_402_300_799
+_KEY_DIGITS = 8
 EXECUTIONS = ("closed", "proceeding", "download", "downloaded", "scheduled", "canceled")
 RESULTS = ("success", "failure", "none")
 
@@ -119,6 +120,16 @@ class SealedReport:
     payload: bytes
     signature: bytes
     public_key: str
+
+
+def report_path(path: str, device: str, fingerprint: str) -> str:
+    """Return where a report is sent, from the path of an address: with `{device}` and `{key}` filled in, or with
+    `/<device>.<key>.json` appended. The key is the first 8 digits of the fingerprint of the device's key.
+    """
+    key = fingerprint[:_KEY_DIGITS]
+    if "{device}" in path or "{key}" in path:
+        return path.replace("{device}", device).replace("{key}", key)
+    return f"{path.rstrip('/')}/{device}.{key}.json"
 
 
 def encode_payload(report: Report) -> bytes:

@@ -21,7 +21,7 @@ from ota.agent.reports.progress import bundle_report, failed_releases
 from ota.agent.status_file import free_bytes, version
 from ota.agent.system.state import as_journal, find_state
 from ota.documents.names import SYSTEM
-from ota.documents.report import MOST_CHAIN, MOST_FACTS, Report, encode_payload, seal
+from ota.documents.report import MOST_CHAIN, MOST_FACTS, Report, encode_payload, report_path, seal
 from ota.documents.rollout import Rollout
 from ota.errors import AlreadyRunning, OtaError, UsageError
 from ota.store import bad, history, journal, pause
@@ -34,7 +34,6 @@ FIRST_SECONDS = 5.0
 #: seconds for sending all reports, after a run
 LAST_SECONDS = 20.0
 _NONCE_BYTES = 8
-_KEY_DIGITS = 8
 
 
 class Reporter:
@@ -184,8 +183,7 @@ class Reporter:
 
     def _address(self, url: str, counter: int) -> str:
         """Return the URL of one report."""
-        device, key = self._components.device.name, self._components.device.identity.fingerprint[:_KEY_DIGITS]
-        return address(url, device, key, counter)
+        return address(url, self._components.device.name, self._components.device.identity.fingerprint, counter)
 
     def _put(self, url: str, data: bytes, limit: float) -> None:
         from ota.fetch.http import HttpOptions
@@ -199,20 +197,16 @@ class Reporter:
         put(url, data, options, limit)
 
 
-def address(url: str, device: str, key: str, counter: int = 0) -> str:
-    """Return the URL of a report: fill in `{device}`, `{key}`, and `{counter}`, or append `/<device>.<key>.json`.
-
-    Args:
-        key: the first 8 digits of the fingerprint of the device's key.
-    """
+def address(url: str, device: str, fingerprint: str, counter: int = 0) -> str:
+    """Return the URL of a report: fill in `{counter}`, and the rest as `report_path` does."""
     url = url.replace("{counter}", str(counter))
     if "{device}" in url or "{key}" in url:
-        return url.replace("{device}", device).replace("{key}", key)
+        return report_path(url, device, fingerprint)
     try:
         parts = urlsplit(url)
     except ValueError:
         raise UsageError(f"REPORT_URL: found {url.rpartition('@')[2][:100]!r}, expected an address") from None
-    return parts._replace(path=f"{parts.path.rstrip('/')}/{device}.{key}.json").geturl()
+    return parts._replace(path=report_path(parts.path, device, fingerprint)).geturl()
 
 
 @contextlib.contextmanager

@@ -16,13 +16,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from ota import files
 from ota.decide.report_chain import sort_reports
 from ota.documents.device import DeviceDocument
-from ota.documents.report import MOST_BYTES, Report, SealedReport, read_report
+from ota.documents.report import MOST_BYTES, Report, SealedReport, read_report, report_path
 from ota.errors import NotInRepository, OtaError, Untrusted, UsageError
 from ota.fetch.http import HttpOptions, HttpSource, check_url
 
 #: a report with its signature and key
 _MOST_FILE = 2 * MOST_BYTES
-_KEY_DIGITS = 8
 #: seconds for one report of a web server
 _TIMEOUT = 10.0
 
@@ -156,9 +155,6 @@ def _read_web(url: str, devices: Iterable[DeviceDocument]) -> Iterator[tuple[str
 
 def address_of(path: str, device: str, fingerprint: str) -> str:
     """Return the path of a device's newest report, below a URL's path."""
-    key = fingerprint[:_KEY_DIGITS]
     if "{counter}" in path:
         raise UsageError("a URL with {counter} has no name for the newest report: name a directory with the files")
-    if "{device}" in path or "{key}" in path:
-        return path.replace("{device}", device).replace("{key}", key)
-    return f"{path.rstrip('/')}/{device}.{key}.json"
+    return report_path(path, device, fingerprint)
