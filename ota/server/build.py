@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ota.decide.variant import is_build_option
-from ota.errors import NoBuildUnit, NoSpace, NotHeld, OtaError, ServerError, TrialFailed, UsageError
+from ota.errors import NoBuildUnit, NoSpace, NotHeld, ServerError, TrialFailed, UsageError
 from ota.server import doctor
-from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
+from ota.server.unit import ask_child, ask_unit, check_below, serve_one
 from ota.strict_json import find_object
 
 #: length of a plan's name in the directory of the unit
@@ -118,27 +118,22 @@ def build(program: str, request: BuildRequest, place: Path, caller: BinaryIO | N
     return {"ok": True, "plan": str(plan), "seconds": found.get("seconds")}
 
 
-def serve_build(releases: Path, program: str, environ: Mapping[str, str] | None = None) -> int:
+def serve_build(releases: Path, program: str) -> int:
     """Serve one request for a plan or for facts as the unit for builds. Return the exit status.
 
     Args:
         releases: the only place whose ONNX files are built.
     """
-    environ = os.environ if environ is None else environ
-    source, sink = standard_streams()
-    try:
-        place = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+
+    def answer(request: Mapping[str, Any], caller: BinaryIO) -> Mapping[str, Any]:
+        if request == doctor.REQUEST:
+            return {"ok": True, "facts": doctor.doctor_facts(program, caller=caller)}
+        place = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
         if not place:
             raise UsageError("STATE_DIRECTORY is not set: this command is for edge-ota-build@.service")
-        request = read_request(source)
-        if request == doctor.REQUEST:
-            write_answer(sink, {"ok": True, "facts": doctor.doctor_facts(program, caller=sink)})
-        else:
-            write_answer(sink, build(program, _read(request, releases), Path(place), sink))
-    except OtaError as error:
-        write_answer(sink, refusal(error))
-        return error.exit_status
-    return 0
+        return build(program, _read(request, releases), Path(place), caller)
+
+    return serve_one(answer)
 
 
 def _read(found: Mapping[str, Any], releases: Path) -> BuildRequest:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ota.documents.names import name
-from ota.errors import OtaError, ServerError, TrialFailed, UsageError
-from ota.server.unit import ask_child, ask_unit, check_below, read_request, refusal, standard_streams, write_answer
+from ota.errors import ServerError, TrialFailed, UsageError
+from ota.server.unit import ask_child, ask_unit, check_below, serve_one
 from ota.strict_json import find_object
 
 _MOST_REASON = 900
@@ -96,16 +96,13 @@ def serve_trial(root: Path, program: str) -> int:
     Args:
         root: the only place whose repositories are tried.
     """
-    source, sink = standard_streams()
-    try:
-        request = read_request(source)
+
+    def answer(request: Mapping[str, Any], caller: BinaryIO) -> Mapping[str, Any]:
         repository = check_below(request.get("repository"), root)
         models, limit = request.get("models"), request.get("limit")
         if not isinstance(models, list) or not models or not isinstance(limit, (int, float)) or not 0 < limit <= 86400:
             raise UsageError("the request lacks models or a limit in seconds")
         names = [name(one, "a model") for one in models]
-        write_answer(sink, check(program, repository, names, float(limit), sink))
-    except OtaError as error:
-        write_answer(sink, refusal(error))
-        return error.exit_status
-    return 0
+        return check(program, repository, names, float(limit), caller)
+
+    return serve_one(answer)

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -121,16 +121,33 @@ def _read_until(connection: socket.socket, end: float) -> bytes:
     return bytes(data)
 
 
-def read_request(source: BinaryIO, limit: float = START_SECONDS) -> dict[str, Any]:
+def serve_one(answer: Callable[[Mapping[str, Any], BinaryIO], Mapping[str, Any]]) -> int:
+    """Serve one request as a unit with StandardInput=socket. Return the exit status.
+
+    Args:
+        answer: returns the answer to a request; the second argument is the connection of the agent.
+    """
+    sink, status = sys.stdout.buffer, 0
+    try:
+        found = answer(_read_request(sys.stdin.buffer), sink)
+    except OtaError as error:
+        found, status = {"error": error.message, "reason": error.reason}, error.exit_status
+    with contextlib.suppress(BrokenPipeError):  # the agent was killed
+        sink.write(json.dumps(found).encode() + b"\n")
+        sink.flush()
+    return status
+
+
+def _read_request(source: BinaryIO) -> dict[str, Any]:
     """Return the request that this unit received.
 
     Raises:
         UsageError: it did not come in time, or is not a JSON object.
     """
-    end, data = time.monotonic() + limit, bytearray()
+    end, data = time.monotonic() + START_SECONDS, bytearray()
     while not data.endswith(b"\n") and len(data) <= MOST_REQUEST:
         if not select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
-            raise UsageError(f"no request came within {limit:g} s: this command is for the units of edge-ota")
+            raise UsageError(f"no request came within {START_SECONDS:g} s: this command is for the units of edge-ota")
         if not (block := os.read(source.fileno(), MOST_REQUEST)):
             break
         data += block
@@ -149,20 +166,3 @@ def check_below(path: object, root: Path) -> Path:
     if not isinstance(path, str) or not found.is_absolute() or ".." in found.parts or root not in found.parents:
         raise UsageError(f"the request names {path!r}, expected a path below {root}")
     return found
-
-
-def write_answer(write: BinaryIO, found: Mapping[str, Any]) -> None:
-    """Write the response of this unit."""
-    with contextlib.suppress(BrokenPipeError):  # the agent was killed
-        write.write(json.dumps(found).encode() + b"\n")
-        write.flush()
-
-
-def refusal(error: OtaError) -> dict[str, Any]:
-    """Return the response for a request that this unit refuses."""
-    return {"error": error.message, "reason": error.reason}
-
-
-def standard_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Return the input and output of a unit with StandardInput=socket."""
-    return sys.stdin.buffer, sys.stdout.buffer
