@@ -341,3 +341,12 @@ class Device:
         found = journal.read(self.layout, bundle)
         assert found is not None
         return found
+
+
+def device_with(folder: Path, *releases: int) -> Device:
+    """Return a device that has run these releases of det, and serves the last one."""
+    found = Device(folder)
+    for release in releases:
+        found.publish(release=release)
+        assert found.run()["det"].release == release
+    return found

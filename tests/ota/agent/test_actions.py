@@ -19,17 +19,13 @@ from ota.server.admin_client import ServerReload
 from ota.store import bad, history, journal
 from ota.store.journal import NextRelease, UpdateStage
 from tests.ota.bundles import files_of, sha256
-from tests.ota.device import Device
+from tests.ota.device import Device, device_with
 
 
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
     """A device that serves release 16 of det, and served 15 before."""
-    found = Device(tmp_path)
-    for release in (15, 16):
-        found.publish(release=release)
-        found.run()
-    return found
+    return device_with(tmp_path, 15, 16)
 
 
 def roll_back(device: Device) -> int:

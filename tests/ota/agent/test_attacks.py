@@ -9,7 +9,7 @@ import pytest
 from ota.decide.probation import ProbationVerdict
 from ota.errors import Occupied, Untrusted
 from tests.ota.bundles import files_of, sha256
-from tests.ota.device import Device, check_whole
+from tests.ota.device import Device, check_whole, device_with
 
 TENSORRT = b"""platform: "onnxruntime_onnx"
 optimization { execution_accelerators { gpu_execution_accelerator: [ { name: "tensorrt" } ] } }
@@ -19,10 +19,7 @@ optimization { execution_accelerators { gpu_execution_accelerator: [ { name: "te
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
     """A device that serves release 16."""
-    found = Device(tmp_path)
-    found.publish(release=16)
-    assert found.run()["det"].release == 16
-    return found
+    return device_with(tmp_path, 16)
 
 
 @pytest.mark.fault("T9", "U6")

@@ -20,16 +20,13 @@ from ota.store import bad, journal, links
 from ota.store.journal import UpdateStage
 from ota.store.lock import acquire_lock
 from tests.ota.clock import NOW
-from tests.ota.device import Device
+from tests.ota.device import Device, device_with
 
 
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
     """A device with release 15 and 16, and 17 in probation."""
-    found = Device(tmp_path)
-    for release in (15, 16):
-        found.publish(release=release)
-        found.run()
+    found = device_with(tmp_path, 15, 16)
     found.publish(release=17)
     found.probation.verdicts = [(ProbationVerdict.WAIT, "")] * 4000
     found.run()

@@ -40,7 +40,7 @@ from ota.store.bad import FIRST_WAIT
 from ota.store.journal import Journal, UpdateStage
 from tests.ota.bundles import files_of, sha256
 from tests.ota.clock import NOW
-from tests.ota.device import LATER, Device, hours
+from tests.ota.device import LATER, Device, device_with, hours
 
 PAIR: Mapping[str, Any] = {"front": 1, "inner": 1, "outer": 1}
 
@@ -48,10 +48,7 @@ PAIR: Mapping[str, Any] = {"front": 1, "inner": 1, "outer": 1}
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
     """A device that serves release 16 of det."""
-    found = Device(tmp_path)
-    found.publish(release=16)
-    assert found.run()["det"].release == 16
-    return found
+    return device_with(tmp_path, 16)
 
 
 def models_of(bundle: str, release: int) -> dict[str, dict[str, bytes]]:
