@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from hpack import Decoder
 
-from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.frames import END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, Code
 from edge_serve.protocol.http2.heads import encode
 from edge_serve.transport.door.listeners import listen_tcp

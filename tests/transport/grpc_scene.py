@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -60,33 +59,16 @@ class Caller:
 
 @contextlib.asynccontextmanager
 async def door(
-    service: FakeService, settings: GrpcSettings | None = None, **more: Any
+    service: FakeService | None = None, settings: GrpcSettings | None = None, **more: Any
 ) -> AsyncIterator[tuple[GrpcServer, Caller]]:
     """An open door and a caller; `more` is for the door."""
-    server = GrpcServer(service, more.pop("clock", None) or FixedClock(), settings, **more)
+    server = GrpcServer(service or GrpcFakeService(), more.pop("clock", None) or FixedClock(), settings, **more)
     await server.start(listen_tcp("127.0.0.1", 0))
     try:
         async with grpc.aio.insecure_channel(server.address) as channel:
             yield server, Caller(channel)
     finally:
         await server.drain(1.0)
-
-
-def with_door(
-    test: Callable[[FakeService, Caller], Awaitable[None]],
-    service: FakeService | None = None,
-    settings: GrpcSettings | None = None,
-    **more: Any,
-) -> FakeService:
-    """Run `test`; the service, for a look at what it was asked."""
-    service = service or GrpcFakeService()
-
-    async def main() -> None:
-        async with door(service, settings, **more) as (_, call):
-            await asyncio.wait_for(test(service, call), 20)
-
-    asyncio.run(main())
-    return service
 
 
 def infer_request(model: str = "m", values: bytes = b"\1\0\0\0", request_id: str = "") -> pb.ModelInferRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import socket
 import ssl
 import struct
@@ -12,6 +13,7 @@ import termios
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import ParamSpec
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Room
@@ -22,6 +24,8 @@ from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.http.server import HttpServer
 from tests.leases import Slot
+
+P = ParamSpec("P")
 
 
 class Recorder:
@@ -202,13 +206,18 @@ async def scene(
         await asyncio.sleep(0)
 
 
-def play(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story on a loop of its own; an error that only the loop saw is an error too."""
-    errors: list[dict[str, object]] = []
+def played(story: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Return a test that runs a story on a loop of its own; an error that only the loop saw is an error too."""
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
-        await story()
+    @functools.wraps(story)
+    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        errors: list[dict[str, object]] = []
 
-    asyncio.run(main())
-    assert not errors
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+            await asyncio.wait_for(story(*args, **kwargs), 30)
+
+        asyncio.run(main())
+        assert not errors
+
+    return test

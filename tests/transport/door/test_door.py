@@ -6,7 +6,6 @@ import asyncio
 import resource
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,11 @@ from edge_serve.transport.door.listeners import listen_tcp, listen_unix
 from edge_serve.transport.door.shared_limits import Addresses, SharedLimits
 from edge_serve.transport.http import server as http_server
 from edge_serve.transport.http.server import AdminServer, HttpServer
-from tests.transport.http_scene import Recorder
+from tests.transport.http_scene import Recorder, played
 
 
-def test_a_connection_that_cannot_be_watched_costs_its_address_nothing() -> None:
+@played
+async def test_a_connection_that_cannot_be_watched_costs_its_address_nothing() -> None:
     fails = [OSError("No space left on device"), MemoryError()]
 
     def choose(peer: Peer) -> Application:
@@ -29,25 +29,22 @@ def test_a_connection_that_cannot_be_watched_costs_its_address_nothing() -> None
             raise fails.pop()
         return Recorder()
 
-    async def main() -> None:
-        addresses = Addresses(1)
-        sharing = SharedLimits(addresses=addresses)
-        server = HttpServer(Recorder(), clock=MonotonicClock(), choose=choose, sharing=sharing)
-        listeners = listen_tcp("127.0.0.1", 0)
-        port = listeners[0].sock.getsockname()[1]
-        await server.start(listeners)
-        for _ in range(2):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            assert await reader.read() == b""
-            writer.close()
+    addresses = Addresses(1)
+    sharing = SharedLimits(addresses=addresses)
+    server = HttpServer(Recorder(), clock=MonotonicClock(), choose=choose, sharing=sharing)
+    listeners = listen_tcp("127.0.0.1", 0)
+    port = listeners[0].sock.getsockname()[1]
+    await server.start(listeners)
+    for _ in range(2):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        assert await reader.read() == b""
         writer.close()
-        await server.drain(0.1)
-        assert addresses.acquire("127.0.0.1"), "a closed connection counts no more"
-
-    asyncio.run(main())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await server.drain(0.1)
+    assert addresses.acquire("127.0.0.1"), "a closed connection counts no more"
 
 
 @pytest.mark.parametrize(
@@ -67,21 +64,17 @@ def test_no_more_connections_than_files(
     assert within_files(wanted, "HTTP", doors) == most
 
 
-def test_a_worker_that_left_the_admin_socket_raises_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@played
+async def test_a_worker_that_left_the_admin_socket_raises_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(http_server, "is_worker", lambda sock: True)
-    failures: list[dict[str, Any]] = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
-        path = str(tmp_path / "admin.sock")
-        server = AdminServer(Recorder(), clock=MonotonicClock())
-        await server.start([listen_unix(path)])
-        for _ in range(2):  # the second is accepted by `drain`
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(path)
-            await asyncio.sleep(0.01 * (not server.counters.connections_refused))
-        await server.drain(0.1)
-        assert server.counters.connections_refused == 2
-
-    asyncio.run(main())
-    assert not failures
+    path = str(tmp_path / "admin.sock")
+    server = AdminServer(Recorder(), clock=MonotonicClock())
+    await server.start([listen_unix(path)])
+    for _ in range(2):  # the second is accepted by `drain`
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+        await asyncio.sleep(0.01 * (not server.counters.connections_refused))
+    await server.drain(0.1)
+    assert server.counters.connections_refused == 2

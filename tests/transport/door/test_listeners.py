@@ -12,27 +12,26 @@ import pytest
 
 from edge_serve.transport.door import listeners
 from edge_serve.transport.door.listeners import Acceptor, Listener, listen_tcp
+from tests.transport.http_scene import played
 
 
-def test_all_that_connect_are_handed_on_until_it_stops() -> None:
-    async def main() -> None:
-        found: list[socket.socket] = []
-        acceptor = Acceptor(lambda sock, listener, address: found.append(sock))
-        listeners = [*listen_tcp("127.0.0.1", 0), *listen_tcp("127.0.0.1", 0)]
-        for listener in listeners:
-            acceptor.add(listener)
-        places = [listener.sock.getsockname() for listener in listeners]
-        clients = [socket.create_connection(places[index % 2]) for index in range(100)]
-        while len(found) < 100:
-            await asyncio.sleep(0.001)
-        assert not any(sock.getblocking() for sock in found)
-        acceptor.stop()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(places[0])
-        for sock in (*clients, *found):
-            sock.close()
-
-    asyncio.run(main())
+@played
+async def test_all_that_connect_are_handed_on_until_it_stops() -> None:
+    found: list[socket.socket] = []
+    acceptor = Acceptor(lambda sock, listener, address: found.append(sock))
+    listeners = [*listen_tcp("127.0.0.1", 0), *listen_tcp("127.0.0.1", 0)]
+    for listener in listeners:
+        acceptor.add(listener)
+    places = [listener.sock.getsockname() for listener in listeners]
+    clients = [socket.create_connection(places[index % 2]) for index in range(100)]
+    while len(found) < 100:
+        await asyncio.sleep(0.001)
+    assert not any(sock.getblocking() for sock in found)
+    acceptor.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(places[0])
+    for sock in (*clients, *found):
+        sock.close()
 
 
 class Scarce:
@@ -52,24 +51,21 @@ class Scarce:
         return getattr(self._sock, name)
 
 
-def test_without_descriptors_it_waits_and_tries_again(
+@played
+async def test_without_descriptors_it_waits_and_tries_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listeners, "_ACCEPT_AGAIN_AFTER", 0.01)
-
-    async def main() -> None:
-        found: list[socket.socket] = []
-        acceptor = Acceptor(lambda sock, listener, address: found.append(sock))
-        (listener,) = listen_tcp("127.0.0.1", 0)
-        scarce: Any = Scarce(listener.sock, errno.ECONNABORTED, errno.EPERM, errno.EMFILE)
-        acceptor.add(Listener(scarce))
-        with caplog.at_level(logging.WARNING), socket.create_connection(listener.sock.getsockname()):
-            while not found:
-                await asyncio.sleep(0.001)
-        acceptor.stop()
-        found[0].close()
-
-    asyncio.run(main())
+    found: list[socket.socket] = []
+    acceptor = Acceptor(lambda sock, listener, address: found.append(sock))
+    (listener,) = listen_tcp("127.0.0.1", 0)
+    scarce: Any = Scarce(listener.sock, errno.ECONNABORTED, errno.EPERM, errno.EMFILE)
+    acceptor.add(Listener(scarce))
+    with caplog.at_level(logging.WARNING), socket.create_connection(listener.sock.getsockname()):
+        while not found:
+            await asyncio.sleep(0.001)
+    acceptor.stop()
+    found[0].close()
     assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
         "cannot accept a connection, no descriptor is free",
         "cannot accept a connection: [Errno 1] EPERM",

@@ -11,9 +11,8 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import InFlight, SharedLimits
 from edge_serve.transport.grpc.door_state import GrpcLimits
-from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, door, infer_request, with_door
-from tests.transport.http_scene import StandingClock, until
-from tests.transport.v2_scene import FakeService
+from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, door, infer_request
+from tests.transport.http_scene import StandingClock, played, until
 
 MIB = 1 << 20
 LARGE = infer_request(values=bytes(3 * MIB))
@@ -29,10 +28,12 @@ def nothing_waits(memory: BodyMemory) -> bool:
     return memory.used == memory.waiting == 0
 
 
-def test_large_messages_take_turns() -> None:
+@played
+async def test_large_messages_take_turns() -> None:
     memory = BodyMemory(SIZE)
-
-    async def test(service: FakeService, call: Caller) -> None:
+    # the service gives back the lease of a request when it answers it
+    service = GrpcFakeService()
+    async with door(service, sharing=SharedLimits(memory=memory)) as (_, call):
         service.later = True  # answers are held back
         calls = [asyncio.ensure_future(call("ModelInfer", LARGE)) for _ in range(4)]
         for number in range(4):
@@ -43,18 +44,16 @@ def test_large_messages_take_turns() -> None:
             service.waiting[number]()
         await asyncio.gather(*calls)
         await until(lambda: memory.used == 0)
-
-    # the service gives back the lease of a request when it answers it
-    with_door(test, sharing=SharedLimits(memory=memory))
     assert nothing_waits(memory)
 
 
-def test_a_message_that_waited_for_memory_is_complete() -> None:
+@played
+async def test_a_message_that_waited_for_memory_is_complete() -> None:
     """A message that waited lies in its place as it was sent."""
     values = bytes(range(256)) * (8 * 1024)
     memory = BodyMemory(2 * MIB + 1000)
-
-    async def test(service: FakeService, call: Caller) -> None:
+    service = GrpcFakeService()
+    async with door(service, sharing=SharedLimits(memory=memory)) as (_, call):
         service.later = True
         message = infer_request(values=values)
         first, second = (asyncio.ensure_future(call("ModelInfer", message)) for _ in range(2))
@@ -66,58 +65,54 @@ def test_a_message_that_waited_for_memory_is_complete() -> None:
         service.waiting[1]()
         await asyncio.gather(first, second)
 
-    with_door(test, sharing=SharedLimits(memory=memory))
 
-
-def test_larger_than_all_memory_is_refused_at_its_beginning() -> None:
-    async def test(service: FakeService, call: Caller) -> None:
+@played
+async def test_larger_than_all_memory_is_refused_at_its_beginning() -> None:
+    async with door(sharing=SharedLimits(memory=BodyMemory(MIB))) as (_, call):
         assert (await call.refusal("ModelInfer", LARGE))[0] == "RESOURCE_EXHAUSTED"
 
-    with_door(test, sharing=SharedLimits(memory=BodyMemory(MIB)))
+
+@played
+async def test_waiting_calls_end_by_timeout_or_when_the_client_disconnects() -> None:
+    memory = BodyMemory(SIZE)
+    clock = StandingClock()
+    service = GrpcFakeService()
+    service.later = True
+    limits = GrpcLimits(memory_wait=30)
+    async with door(service, sharing=SharedLimits(memory=memory), limits=limits, clock=clock) as (server, call):
+        holder = asyncio.ensure_future(call("ModelInfer", LARGE))
+        await until(lambda: service.waiting)
+        leaving = asyncio.ensure_future(call("ModelInfer", LARGE))
+        await until(lambda: memory.waiting == 1)
+        leaving.cancel()
+        await until(lambda: memory.waiting == 0)
+        late = asyncio.ensure_future(call.refusal("ModelInfer", LARGE))
+        await until(lambda: memory.waiting == 1)
+        server.sweep()
+        clock.seconds += 31
+        server.sweep()
+        code, text = await late
+        assert (code, "no memory for this body for 30 seconds" in text) == ("UNAVAILABLE", True)
+        service.waiting[0]()
+        await holder
+        assert memory.used == 0
+        assert nothing_waits(memory)
 
 
-def test_waiting_calls_end_by_timeout_or_when_the_client_disconnects() -> None:
-    async def main() -> None:
-        memory = BodyMemory(SIZE)
-        clock = StandingClock()
-        service = GrpcFakeService()
-        service.later = True
-        limits = GrpcLimits(memory_wait=30)
-        async with door(service, sharing=SharedLimits(memory=memory), limits=limits, clock=clock) as (server, call):
-            holder = asyncio.ensure_future(call("ModelInfer", LARGE))
-            await until(lambda: service.waiting)
-            leaving = asyncio.ensure_future(call("ModelInfer", LARGE))
-            await until(lambda: memory.waiting == 1)
-            leaving.cancel()
-            await until(lambda: memory.waiting == 0)
-            late = asyncio.ensure_future(call.refusal("ModelInfer", LARGE))
-            await until(lambda: memory.waiting == 1)
-            server.sweep()
-            clock.seconds += 31
-            server.sweep()
-            code, text = await late
-            assert (code, "no memory for this body for 30 seconds" in text) == ("UNAVAILABLE", True)
-            service.waiting[0]()
-            await holder
-            assert memory.used == 0
-            assert nothing_waits(memory)
-
-    asyncio.run(main())
-
-
-def test_messages_without_a_lease_are_counted_until_the_response() -> None:
+@played
+async def test_messages_without_a_lease_are_counted_until_the_response() -> None:
     memory = BodyMemory(10 * MIB)
     message = infer_request("none", bytes(200_000))
-
-    async def test(service: FakeService, call: Caller) -> None:
+    async with door(sharing=SharedLimits(memory=memory)) as (_, call):
         assert (await call.refusal("ModelInfer", message))[0] == "NOT_FOUND"
         assert (await call.refusal("ModelInfer", infer_request("none", bytes(2 * MIB))))[0] == "NOT_FOUND"
         await until(lambda: memory.used == 0)
 
-    with_door(test, sharing=SharedLimits(memory=memory))
 
-
-def test_a_message_whose_client_leaves_while_a_thread_reads_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_a_message_whose_client_leaves_while_a_thread_reads_it_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     memory = BodyMemory(10 * MIB)
     begun, read = asyncio.Event(), asyncio.Event()
 
@@ -125,7 +120,9 @@ def test_a_message_whose_client_leaves_while_a_thread_reads_it_is_released(monke
         begun.set()
         await read.wait()
 
-    async def test(service: FakeService, call: Caller) -> None:
+    monkeypatch.setattr("edge_serve.transport.grpc_service.infer.prepare", prepare)
+
+    async with door(sharing=SharedLimits(memory=memory)) as (_, call):
         leaving = asyncio.ensure_future(call("ModelInfer", infer_request("none", bytes(200_000))))
         await begun.wait()
         assert memory.used > 200_000
@@ -134,15 +131,13 @@ def test_a_message_whose_client_leaves_while_a_thread_reads_it_is_released(monke
         read.set()
         await until(lambda: memory.used == 0)
 
-    monkeypatch.setattr("edge_serve.transport.grpc_service.infer.prepare", prepare)
-    with_door(test, sharing=SharedLimits(memory=memory))
 
-
-def test_small_messages_count_as_what_they_are_inflated() -> None:
+@played
+async def test_small_messages_count_as_what_they_are_inflated() -> None:
     """They are inflated at once, without a thread."""
     memory = BodyMemory(MIB)
-
-    async def test(service: FakeService, call: Caller) -> None:
+    service = GrpcFakeService()
+    async with door(service, sharing=SharedLimits(memory=memory)) as (_, call):
         service.later = True
         message = infer_request(values=bytes(200_000))
         calls = [asyncio.ensure_future(call("ModelInfer", message, compression=grpc.Compression.Gzip))]
@@ -156,13 +151,12 @@ def test_small_messages_count_as_what_they_are_inflated() -> None:
             answer()
         await until(lambda: memory.used == 0)
 
-    with_door(test, sharing=SharedLimits(memory=memory))
 
-
-def test_small_and_middling_messages_do_not_wait_behind_large_ones() -> None:
+@played
+async def test_small_and_middling_messages_do_not_wait_behind_large_ones() -> None:
     memory = BodyMemory(SIZE + MIB)
-
-    async def test(service: FakeService, call: Caller) -> None:
+    service = GrpcFakeService()
+    async with door(service, sharing=SharedLimits(memory=memory)) as (_, call):
         service.later = True
         large = [asyncio.ensure_future(call("ModelInfer", LARGE)) for _ in range(2)]
         await until(lambda: memory.waiting == 1 and service.waiting)
@@ -176,15 +170,14 @@ def test_small_and_middling_messages_do_not_wait_behind_large_ones() -> None:
         await until(lambda: len(service.waiting) == 4)
         service.waiting[3]()
         await asyncio.gather(*large, middling, small)
-
-    with_door(test, sharing=SharedLimits(memory=memory))
     assert memory.used == 0
 
 
-def test_too_many_calls() -> None:
+@played
+async def test_too_many_calls() -> None:
     in_flight = InFlight(2)
-
-    async def test(service: FakeService, call: Caller) -> None:
+    service = GrpcFakeService()
+    async with door(service, sharing=SharedLimits(in_flight)) as (_, call):
         service.later = True
         calls = [asyncio.ensure_future(call("ModelInfer", infer_request())) for _ in range(2)]
         await until(lambda: len(service.waiting) == 2 and in_flight.now == 2)
@@ -195,16 +188,15 @@ def test_too_many_calls() -> None:
             answer()
         await asyncio.gather(*calls)
         await until(lambda: in_flight.now == 0)
-
-    with_door(test, sharing=SharedLimits(in_flight))
     assert in_flight.now == 0
 
 
-def test_too_many_calls_at_once() -> None:
+@played
+async def test_too_many_calls_at_once() -> None:
     """In one read of the connection."""
     in_flight = InFlight(5)
-
-    async def test(service: FakeService, call: Caller) -> None:
+    service = GrpcFakeService()
+    async with door(service, sharing=SharedLimits(in_flight)) as (_, call):
         service.later = True
         calls = [asyncio.ensure_future(call("ModelInfer", infer_request())) for _ in range(40)]
         await until(lambda: in_flight.refused)
@@ -213,16 +205,15 @@ def test_too_many_calls_at_once() -> None:
         for answer in service.waiting:
             answer()
         await asyncio.gather(*calls, return_exceptions=True)
-
-    with_door(test, sharing=SharedLimits(in_flight))
     assert in_flight.now == 0
 
 
-def test_inflated_sizes_of_messages_count_as_memory() -> None:
+@played
+async def test_inflated_sizes_of_messages_count_as_memory() -> None:
     """Two that are small on the wire: there is memory for one of them at a time."""
     memory = BodyMemory(9 * MIB)
-
-    async def test(service: FakeService, call: Caller) -> None:
+    service = GrpcFakeService()
+    async with door(service, sharing=SharedLimits(memory=memory)) as (_, call):
         service.later = True
         large = infer_request(values=bytes(5 * MIB))
         first = asyncio.ensure_future(call("ModelInfer", large, compression=grpc.Compression.Gzip))
@@ -238,19 +229,15 @@ def test_inflated_sizes_of_messages_count_as_memory() -> None:
         assert (await asyncio.gather(first, return_exceptions=True))[0]
         await until(lambda: memory.used == 0)
 
-    with_door(test, sharing=SharedLimits(memory=memory))
 
-
-def test_an_idle_stream_claims_no_memory_for_messages_that_were_answered() -> None:
+@played
+async def test_an_idle_stream_claims_no_memory_for_messages_that_were_answered() -> None:
     """Messages that lie in ordinary memory: with typed contents, compressed, or for an unknown model."""
     memory = BodyMemory(4 * MIB)
-
-    async def test(service: FakeService, call: Caller) -> None:
+    async with door(sharing=SharedLimits(memory=memory)) as (_, call):
         stream = call.channel.stream_stream(INFERENCE + "ModelStreamInfer")()
         await stream.write(infer_request("none", bytes(3 * MIB)).SerializeToString())
         assert b"not found" in await stream.read()
         assert memory.used == 0  # the stream is still open
         await call("ModelInfer", LARGE)
         await stream.done_writing()
-
-    with_door(test, sharing=SharedLimits(memory=memory))

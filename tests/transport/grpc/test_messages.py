@@ -20,7 +20,7 @@ from edge_serve.aio.memo import Memo
 from edge_serve.errors import Unavailable
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc import wire as grpc_wire
-from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.frames import Http2Setting
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import SharedLimits
@@ -28,23 +28,21 @@ from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.messages import MessageReader
 from tests.transport.grpc_raw import block, message, raw_scene
-from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, infer_request, with_door
-from tests.transport.http_scene import until
-from tests.transport.v2_scene import DECOUPLED, FakeLease, FakeServed, FakeService
+from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, door, infer_request
+from tests.transport.http_scene import played, until
+from tests.transport.v2_scene import DECOUPLED, FakeLease, FakeServed
 
 STREAM = INFERENCE + "ModelStreamInfer"
 LARGE = bytes(range(256)) * 12_000
 
 
-def test_a_large_message_lies_aligned_in_tensor_memory() -> None:
+@played
+async def test_a_large_message_lies_aligned_in_tensor_memory() -> None:
     service = GrpcFakeService()
-
-    async def main(service: FakeService, call: Caller) -> None:
+    async with door(service) as (_, call):
         for name in ("", "i" * 17):
             reply = await call("ModelInfer", infer_request(values=LARGE, request_id=name), pb.ModelInferResponse)
             assert reply.raw_output_contents[0] == LARGE
-
-    with_door(main, service)
     for request, lease in zip(service.requests, service.leases, strict=True):
         (tensor,) = request.inputs
         start = tensor.offset - lease.offset
@@ -53,18 +51,16 @@ def test_a_large_message_lies_aligned_in_tensor_memory() -> None:
         assert lease.released == 1
 
 
-def test_a_message_of_a_stream_lies_there_too() -> None:
+@played
+async def test_a_message_of_a_stream_lies_there_too() -> None:
     service = GrpcFakeService()
-
-    async def main(service: FakeService, call: Caller) -> None:
+    async with door(service) as (_, call):
         stream = call.channel.stream_stream(STREAM)()
         for values in (LARGE, b"\0\0\0\0", LARGE):
             await stream.write(infer_request(values=values).SerializeToString())
         await stream.done_writing()
         replies = [pb.ModelStreamInferResponse.FromString(data) async for data in stream]
         assert [len(one.infer_response.raw_output_contents[0]) for one in replies] == [len(LARGE), 4, len(LARGE)]
-
-    with_door(main, service)
     assert [lease.released for lease in service.leases] == [1, 1]
     assert [request.inputs[0].offset >= 0 for request in service.requests] == [True, False, True]
 
@@ -90,28 +86,25 @@ class SlowMemoryService(GrpcFakeService):
         done()
 
 
-def test_a_message_is_complete_before_its_memory_is_ready() -> None:
+@played
+async def test_a_message_is_complete_before_its_memory_is_ready() -> None:
     """The stream's window lets all of it arrive, together with messages behind it, and the end of the stream."""
     placed = message(infer_request(values=b"p" * 40_000).SerializeToString())
     small = message(infer_request(values=b"small!!!").SerializeToString())
     service = SlowMemoryService()
-
-    async def main() -> None:
-        async with raw_scene(service) as scene:
-            raw = await scene.connect()
-            raw.send(frames.build_window_update(0, 1 << 20))
-            raw.begin(1, block(STREAM))
-            raw.send(frames.build_window_update(1, 1 << 20))
-            raw.data(1, placed + small[:100])  # the message and the bytes behind it in one piece, and in another
-            raw.data(1, small[100:] + placed + small, end=True)
-            raw.call(3, placed[5:])
-            for waiting in (2, 2, 1):
-                await until(lambda: service.count_waiting() == waiting)  # noqa: B023
-                service.get_ready()
-            assert await raw.status(3) == (0, "")
-            assert await raw.status(1) == (0, "")
-
-    asyncio.run(main())
+    async with raw_scene(service) as scene:
+        raw = await scene.connect()
+        raw.send(frames.build_window_update(0, 1 << 20))
+        raw.begin(1, block(STREAM))
+        raw.send(frames.build_window_update(1, 1 << 20))
+        raw.data(1, placed + small[:100])  # the message and the bytes behind it in one piece, and in another
+        raw.data(1, small[100:] + placed + small, end=True)
+        raw.call(3, placed[5:])
+        for waiting in (2, 2, 1):
+            await until(lambda: service.count_waiting() == waiting)  # noqa: B023
+            service.get_ready()
+        assert await raw.status(3) == (0, "")
+        assert await raw.status(1) == (0, "")
     assert [len(one.inputs[0].data) for one in service.requests] == [40_000, 8, 40_000, 40_000, 8]
     assert [lease.released for lease in service.leases] == [1, 1, 1]
 
@@ -124,88 +117,79 @@ def test_a_message_is_complete_before_its_memory_is_ready() -> None:
         pb.ModelInferRequest(model_name="d", raw_input_contents=[LARGE]),
     ],
 )
-def test_a_large_message_that_is_refused_gives_its_memory_back(request_: pb.ModelInferRequest) -> None:
+@played
+async def test_a_large_message_that_is_refused_gives_its_memory_back(request_: pb.ModelInferRequest) -> None:
     service = GrpcFakeService()
-
-    async def main(service: FakeService, call: Caller) -> None:
+    async with door(service) as (_, call):
         await call.refusal("ModelInfer", request_)
         await call("ModelInfer", infer_request())
-
-    with_door(main, service)
     assert all(lease.released == 1 for lease in service.leases)
 
 
-def test_without_memory_the_call_fails_and_the_connection_continues() -> None:
+@played
+async def test_without_memory_the_call_fails_and_the_connection_continues() -> None:
     service = GrpcFakeService(lease_error=Unavailable("no tensor memory"))
-
-    async def main(service: FakeService, call: Caller) -> None:
+    async with door(service) as (_, call):
         assert await call.refusal("ModelInfer", infer_request(values=LARGE)) == ("UNAVAILABLE", "no tensor memory")
         await call("ModelInfer", infer_request())
 
-    with_door(main, service)
 
-
-def test_a_client_that_leaves_in_the_middle_gives_the_memory_back() -> None:
+@played
+async def test_a_client_that_leaves_in_the_middle_gives_the_memory_back() -> None:
     service = GrpcFakeService()
-
-    async def main() -> None:
-        async with raw_scene(service) as scene:
-            raw = await scene.connect()
-            raw.begin(1, block())
-            raw.data(1, message(infer_request(values=LARGE).SerializeToString())[:500_000])
-            while not service.leases:
-                await asyncio.sleep(0.001)
-            raw.writer.close()
-            while not service.leases[0].released:
-                await asyncio.sleep(0.001)
-
-    asyncio.run(main())
+    async with raw_scene(service) as scene:
+        raw = await scene.connect()
+        raw.begin(1, block())
+        raw.data(1, message(infer_request(values=LARGE).SerializeToString())[:500_000])
+        while not service.leases:
+            await asyncio.sleep(0.001)
+        raw.writer.close()
+        while not service.leases[0].released:
+            await asyncio.sleep(0.001)
     assert (service.leases[0].released, service.requests) == (1, [])
 
 
-def test_a_request_that_was_decoded_in_a_thread_goes_to_the_version_that_serves_afterwards() -> None:
+@played
+async def test_a_request_that_was_decoded_in_a_thread_goes_to_the_version_that_serves_afterwards() -> None:
     class Swapping(GrpcFakeService):
         def lookup(self, name: str, version: str) -> FakeServed:
             served = super().lookup(name, version)
             return served if len(self.lookups) == 1 else FakeServed(DECOUPLED)
 
-    async def main(service: FakeService, call: Caller) -> None:
+    service = Swapping()
+    async with door(service) as (_, call):
         made = pb.ModelInferRequest(model_name="m")
         made.inputs.add(name="X", datatype="INT32", shape=[100_000]).contents.int_contents.extend([1 << 20] * 100_000)
         code, text = await call.refusal("ModelInfer", made)
         assert (code, "decoupled" in text) == ("UNIMPLEMENTED", True)
         assert service.lookups == ["m", "m"]
 
-    with_door(main, Swapping())
 
-
-def test_typed_contents_come_in_ordinary_memory() -> None:
+@played
+async def test_typed_contents_come_in_ordinary_memory() -> None:
     service = GrpcFakeService()
     made = pb.ModelInferRequest(model_name="m")
     made.inputs.add(name="X", datatype="INT32", shape=[50_000]).contents.int_contents.extend(range(50_000))
-
-    async def main(service: FakeService, call: Caller) -> None:
+    async with door(service) as (_, call):
         reply = await call("ModelInfer", made, pb.ModelInferResponse)
         assert len(reply.raw_output_contents[0]) == 200_000
-
-    with_door(main, service)
     assert service.leases == []
 
 
 @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 @pytest.mark.parametrize("size", [4, 100_000, 3_000_000])
-def test_compressed_requests_of_all_sizes(algorithm: grpc.Compression, size: int) -> None:
-    async def main(service: FakeService, call: Caller) -> None:
+@played
+async def test_compressed_requests_of_all_sizes(algorithm: grpc.Compression, size: int) -> None:
+    async with door() as (_, call):
         request = infer_request(values=bytes(size))
         reply = await call("ModelInfer", request, pb.ModelInferResponse, compression=algorithm)
         assert len(reply.raw_output_contents[0]) == size
 
-    with_door(main)
-
 
 @pytest.mark.parametrize("level", ["low", "medium", "high"])
-def test_compressed_answers_of_all_sizes(level: str) -> None:
-    async def main(service: FakeService, call: Caller) -> None:
+@played
+async def test_compressed_answers_of_all_sizes(level: str) -> None:
+    async with door(settings=GrpcSettings(compression_level=level)) as (_, call):
         for values in (bytes(4), LARGE[:40_000], LARGE):
             reply = await call("ModelInfer", infer_request(values=values), pb.ModelInferResponse)
             assert reply.raw_output_contents[0] == values
@@ -215,11 +199,10 @@ def test_compressed_answers_of_all_sizes(level: str) -> None:
         (data,) = [data async for data in stream]
         assert pb.ModelStreamInferResponse.FromString(data).infer_response.raw_output_contents[0] == LARGE
 
-    with_door(main, settings=GrpcSettings(compression_level=level))
-
 
 @pytest.mark.parametrize("ending", ["done", "fault"])
-def test_messages_of_a_stream_keep_their_order_while_a_codec_deflates_one(
+@played
+async def test_messages_of_a_stream_keep_their_order_while_a_codec_deflates_one(
     ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop deflates nothing that is large; what is said last, comes last."""
@@ -233,8 +216,7 @@ def test_messages_of_a_stream_keep_their_order_while_a_codec_deflates_one(
     monkeypatch.setattr(grpc_wire, "deflate", watched)
     many = np.random.default_rng(1).integers(0, 9, 3_900_000, np.uint8).tobytes()  # slow for zlib
     sent = [LARGE, b"1234", many, b"5678"]
-
-    async def main(service: FakeService, call: Caller) -> None:
+    async with door(settings=GrpcSettings(compression_level="low")) as (_, call):
         strict = (("triton_grpc_error", "true"),)
         stream = call.channel.stream_stream(STREAM)(metadata=strict)
 
@@ -254,58 +236,52 @@ def test_messages_of_a_stream_keep_their_order_while_a_codec_deflates_one(
         await writing
         assert [one.infer_response.raw_output_contents[0] for one in got] == sent
         assert await stream.code() == (grpc.StatusCode.OK if ending == "done" else grpc.StatusCode.INTERNAL)
-
-    with_door(main, settings=GrpcSettings(compression_level="low"))
     assert max(in_loop, default=0) <= SMALL
 
 
-def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> None:
-    async def main() -> None:
-        sent: list[int] = []
-        taken: list[tuple[int, int]] = []
-        released: list[str] = []
+@played
+async def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> None:
+    sent: list[int] = []
+    taken: list[tuple[int, int]] = []
+    released: list[str] = []
 
-        def send(flag: int, message: bytes) -> int:
-            sent.append(flag)
-            return 0
+    def send(flag: int, message: bytes) -> int:
+        sent.append(flag)
+        return 0
 
-        deflater = Deflater("gzip", send, lambda *ended: taken.append(ended), lambda: None)
-        for name in ("first", "second"):
-            assert deflater.write((LARGE,), len(LARGE), partial(released.append, name)) == len(LARGE) + 5
-        await asyncio.sleep(0)
-        deflater.discard()
-        ended = asyncio.Event()
-        deflater.finish(ended.set)
-        await asyncio.wait_for(ended.wait(), 20)
-        assert (sent, taken, released) == ([], [], ["first", "second"])
-
-    asyncio.run(main())
+    deflater = Deflater("gzip", send, lambda *ended: taken.append(ended), lambda: None)
+    for name in ("first", "second"):
+        assert deflater.write((LARGE,), len(LARGE), partial(released.append, name)) == len(LARGE) + 5
+    await asyncio.sleep(0)
+    deflater.discard()
+    ended = asyncio.Event()
+    deflater.finish(ended.set)
+    await asyncio.wait_for(ended.wait(), 20)
+    assert (sent, taken, released) == ([], [], ["first", "second"])
 
 
 @pytest.mark.parametrize(("waiting", "ended"), [(0, 1), (100, 0)])
-def test_a_deflated_message_is_taken_once(waiting: int, ended: int) -> None:
+@played
+async def test_a_deflated_message_is_taken_once(waiting: int, ended: int) -> None:
     """The stream takes it from the backlog when the client has read it; until then it only gets smaller."""
 
-    async def main() -> None:
-        taken: list[tuple[int, int]] = []
-        deflater = Deflater("gzip", lambda flag, data: waiting, lambda *one: taken.append(one), lambda: None)
-        size = deflater.write((LARGE,), len(LARGE), None)
-        done = asyncio.Event()
-        deflater.finish(done.set)
-        await asyncio.wait_for(done.wait(), 20)
-        assert taken == [(size - waiting, ended)]
-
-    asyncio.run(main())
+    taken: list[tuple[int, int]] = []
+    deflater = Deflater("gzip", lambda flag, data: waiting, lambda *one: taken.append(one), lambda: None)
+    size = deflater.write((LARGE,), len(LARGE), None)
+    done = asyncio.Event()
+    deflater.finish(done.set)
+    await asyncio.wait_for(done.wait(), 20)
+    assert taken == [(size - waiting, ended)]
 
 
 @pytest.mark.parametrize("method", ["unary", "stream"])
-def test_a_message_that_cannot_be_deflated_fails_its_call(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_a_message_that_cannot_be_deflated_fails_its_call(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(message: bytes, encoding: str) -> tuple[int, bytes]:
         raise MemoryError
 
     monkeypatch.setattr(grpc_wire, "deflate", fail)
-
-    async def main(service: FakeService, call: Caller) -> None:
+    async with door(settings=GrpcSettings(compression_level="low")) as (_, call):
         if method == "unary":
             code, text = await call.refusal("ModelInfer", infer_request(values=LARGE))
             assert (code, "its log says why" in text) == ("INTERNAL", True)
@@ -316,55 +292,50 @@ def test_a_message_that_cannot_be_deflated_fails_its_call(method: str, monkeypat
                 await stream.write(infer_request(values=LARGE).SerializeToString())
         assert await asyncio.wait_for(stream.code(), 20) == grpc.StatusCode.INTERNAL
 
-    with_door(main, settings=GrpcSettings(compression_level="low"))
+
+@played
+async def test_messages_of_a_stream_keep_their_order_while_a_codec_inflates_one() -> None:
+    async with raw_scene() as scene:
+        raw = await scene.connect(limit=1 << 26)
+        raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))
+        raw.send(frames.build_window_update(0, 2**30))
+        raw.begin(1, block(STREAM, grpc_encoding="gzip"))
+        large = infer_request(request_id="a", values=bytes(8_000_000)).SerializeToString()
+        raw.data(1, message(gzip.compress(large), 1))
+        raw.data(1, message(infer_request(request_id="b").SerializeToString()))
+        raw.data(1, message(gzip.compress(large.replace(b"\x01a", b"\x01c", 1)), 1))
+        raw.data(1, message(infer_request(request_id="d").SerializeToString()), end=True)
+        while len(scene.service.requests) < 4:
+            await asyncio.sleep(0.001)
+        assert [request.id for request in scene.service.requests] == ["a", "b", "c", "d"]
 
 
-def test_messages_of_a_stream_keep_their_order_while_a_codec_inflates_one() -> None:
-    async def main() -> None:
-        async with raw_scene() as scene:
-            raw = await scene.connect(limit=1 << 26)
-            raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))
-            raw.send(frames.build_window_update(0, 2**30))
-            raw.begin(1, block(STREAM, grpc_encoding="gzip"))
-            large = infer_request(request_id="a", values=bytes(8_000_000)).SerializeToString()
-            raw.data(1, message(gzip.compress(large), 1))
-            raw.data(1, message(infer_request(request_id="b").SerializeToString()))
-            raw.data(1, message(gzip.compress(large.replace(b"\x01a", b"\x01c", 1)), 1))
-            raw.data(1, message(infer_request(request_id="d").SerializeToString()), end=True)
-            while len(scene.service.requests) < 4:
-                await asyncio.sleep(0.001)
-            assert [request.id for request in scene.service.requests] == ["a", "b", "c", "d"]
-
-    asyncio.run(main())
-
-
-def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
-    async def main() -> None:
-        memory = BodyMemory()
-        async with raw_scene(sharing=SharedLimits(memory=memory)) as scene:
-            scene.service.later = True  # a request keeps its message
-            raw = await scene.connect(limit=1 << 26)
-            raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))
-            raw.send(frames.build_window_update(0, 2**30))
-            raw.begin(1, block(STREAM, grpc_encoding="gzip"))
-            first = infer_request(values=bytes(8_000_000)).SerializeToString()
-            second = message(infer_request(values=bytes(100_000)).SerializeToString())
-            raw.data(1, message(gzip.compress(first), 1) + second[:50_000])
-            while len(scene.service.requests) < 1:
-                await asyncio.sleep(0.001)
-            assert memory.used == len(first) + len(second) - 5
-            raw.data(1, second[50_000:], end=True)
-            while len(scene.service.requests) < 2:
-                await asyncio.sleep(0.001)
-            for answer in scene.service.waiting:
-                answer()
-            assert await raw.status(1) == (0, "")
-            await until(lambda: memory.used == 0)
-
-    asyncio.run(main())
+@played
+async def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
+    memory = BodyMemory()
+    async with raw_scene(sharing=SharedLimits(memory=memory)) as scene:
+        scene.service.later = True  # a request keeps its message
+        raw = await scene.connect(limit=1 << 26)
+        raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))
+        raw.send(frames.build_window_update(0, 2**30))
+        raw.begin(1, block(STREAM, grpc_encoding="gzip"))
+        first = infer_request(values=bytes(8_000_000)).SerializeToString()
+        second = message(infer_request(values=bytes(100_000)).SerializeToString())
+        raw.data(1, message(gzip.compress(first), 1) + second[:50_000])
+        while len(scene.service.requests) < 1:
+            await asyncio.sleep(0.001)
+        assert memory.used == len(first) + len(second) - 5
+        raw.data(1, second[50_000:], end=True)
+        while len(scene.service.requests) < 2:
+            await asyncio.sleep(0.001)
+        for answer in scene.service.waiting:
+            answer()
+        assert await raw.status(1) == (0, "")
+        await until(lambda: memory.used == 0)
 
 
-def test_no_memo_is_used_by_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_no_memo_is_used_by_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large compressed message is decoded in a thread, while the event loop decodes the small ones."""
     used: list[tuple[Memo[Any, Any], int]] = []
     add = Memo.add
@@ -374,58 +345,48 @@ def test_no_memo_is_used_by_two_threads(monkeypatch: pytest.MonkeyPatch) -> None
         return add(memo, key, value)
 
     monkeypatch.setattr(Memo, "add", record)
-
-    async def main(service: FakeService, call: Caller) -> None:
+    async with door() as (_, call):
         for values in (LARGE, b"\0\0\0\0"):
             await call("ModelInfer", infer_request(values=values), compression=grpc.Compression.Gzip)
-
-    with_door(main)
     assert len({thread for _, thread in used}) > 1
     assert all(one is not other or here == there for one, here in used for other, there in used)
 
 
-def test_a_message_that_cannot_be_copied_releases_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_a_message_that_cannot_be_copied_releases_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(moves: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("edge_serve.transport.grpc.large.copy", fail)
-
-    async def main() -> None:
-        async with raw_scene() as scene:
-            raw = await scene.connect()
-            raw.begin(1, block(grpc_encoding="gzip"))
-            data = gzip.compress(infer_request(values=LARGE).SerializeToString(), mtime=0)
-            raw.data(1, message(data, 1), end=True)
-            assert (await raw.status(1))[0] == 13
-            assert [lease.released for lease in scene.service.leases] == [1]
-
-    asyncio.run(main())
+    async with raw_scene() as scene:
+        raw = await scene.connect()
+        raw.begin(1, block(grpc_encoding="gzip"))
+        data = gzip.compress(infer_request(values=LARGE).SerializeToString(), mtime=0)
+        raw.data(1, message(data, 1), end=True)
+        assert (await raw.status(1))[0] == 13
+        assert [lease.released for lease in scene.service.leases] == [1]
 
 
-def test_messages_behind_one_that_cannot_be_inflated_release_their_memory() -> None:
-    async def main() -> None:
-        async with raw_scene() as scene:
-            raw = await scene.connect(limit=1 << 26)
-            raw.begin(1, block(STREAM, grpc_encoding="gzip"))
-            raw.data(1, message(bytes(100_000), 1) + message(infer_request(values=bytes(100_000)).SerializeToString()))
-            assert (await raw.status(1))[0] == 3
-            assert [lease.released for lease in scene.service.leases] == [1]
-
-    asyncio.run(main())
+@played
+async def test_messages_behind_one_that_cannot_be_inflated_release_their_memory() -> None:
+    async with raw_scene() as scene:
+        raw = await scene.connect(limit=1 << 26)
+        raw.begin(1, block(STREAM, grpc_encoding="gzip"))
+        raw.data(1, message(bytes(100_000), 1) + message(infer_request(values=bytes(100_000)).SerializeToString()))
+        assert (await raw.status(1))[0] == 3
+        assert [lease.released for lease in scene.service.leases] == [1]
 
 
-def test_a_small_method_has_no_large_message() -> None:
+@played
+async def test_a_small_method_has_no_large_message() -> None:
     """It would be inflated before memory is claimed for it, for clients with any role."""
 
-    async def main() -> None:
-        async with raw_scene() as scene:
-            raw = await scene.connect()
-            raw.begin(1, block(INFERENCE + "ServerLive", grpc_encoding="gzip"))
-            raw.data(1, message(gzip.compress(bytes(300_000), mtime=0), 1), end=True)
-            status, said = await raw.status(1)
-            assert (status, "larger than max (262145 vs. 262144)" in said) == (8, True)
-
-    asyncio.run(main())
+    async with raw_scene() as scene:
+        raw = await scene.connect()
+        raw.begin(1, block(INFERENCE + "ServerLive", grpc_encoding="gzip"))
+        raw.data(1, message(gzip.compress(bytes(300_000), mtime=0), 1), end=True)
+        status, said = await raw.status(1)
+        assert (status, "larger than max (262145 vs. 262144)" in said) == (8, True)
 
 
 @pytest.mark.parametrize(
@@ -438,16 +399,14 @@ def test_a_small_method_has_no_large_message() -> None:
         (zlib.compress(b""), 3, "no gzip data"),
     ],
 )
-def test_compressed_messages_that_are_refused(data: bytes, code: int, text: str) -> None:
-    async def main() -> None:
-        async with raw_scene(settings=GrpcSettings(max_message=1_500_000)) as scene:
-            raw = await scene.connect()
-            raw.begin(1, block(grpc_encoding="gzip"))
-            raw.data(1, message(data, 1), end=True)
-            status, said = await raw.status(1)
-            assert (status, text in said) == (code, True)
-
-    asyncio.run(main())
+@played
+async def test_compressed_messages_that_are_refused(data: bytes, code: int, text: str) -> None:
+    async with raw_scene(settings=GrpcSettings(max_message=1_500_000)) as scene:
+        raw = await scene.connect()
+        raw.begin(1, block(grpc_encoding="gzip"))
+        raw.data(1, message(data, 1), end=True)
+        status, said = await raw.status(1)
+        assert (status, text in said) == (code, True)
 
 
 def test_a_message_reader_is_freed_with_its_call_without_the_garbage_collector() -> None:

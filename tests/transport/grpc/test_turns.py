@@ -6,12 +6,12 @@ import asyncio
 import gc
 import gzip
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
 from edge_serve.protocol.grpc import reflection
-from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.frames import DATA, Http2Setting
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
 from edge_serve.protocol.http2.streams import PER_TURN
@@ -20,17 +20,10 @@ from edge_serve.transport.grpc_service.stream import PAUSE_REQUESTS
 from tests.protocol.http2_scene import data, headers
 from tests.transport.grpc_raw import Raw, RawScene, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
+from tests.transport.http_scene import played
 
 STREAM = block(INFERENCE + "ModelStreamInfer")
 EMPTY = message(b"")
-
-
-def run(test: Callable[[RawScene], Awaitable[None]], service: GrpcFakeService | None = None) -> None:
-    async def main() -> None:
-        async with raw_scene(service) as scene:
-            await asyncio.wait_for(test(scene), 30)
-
-    asyncio.run(main())
 
 
 async def open_wide(scene: RawScene, window: int = 2**31 - 1) -> Raw:
@@ -60,8 +53,9 @@ async def settle(count: Callable[[], int]) -> int:
 
 
 @pytest.mark.parametrize("per_frame", [1, 800])
-def test_messages_of_one_frame_are_answered_over_many_turns(per_frame: int) -> None:
-    async def main(scene: RawScene) -> None:
+@played
+async def test_messages_of_one_frame_are_answered_over_many_turns(per_frame: int) -> None:
+    async with raw_scene() as scene:
         raw = await open_wide(scene)
         raw.begin(1, STREAM)
         raw.send(data(1, EMPTY * per_frame) * (800 // per_frame), data(1, message(b"\n\0"), end=True))
@@ -69,11 +63,10 @@ def test_messages_of_one_frame_are_answered_over_many_turns(per_frame: int) -> N
         assert await largest_step(lambda: len(errors), 801) <= 2 * PER_TURN
         assert await raw.status(1) == (0, "")
 
-    run(main)
 
-
-def test_calls_of_one_segment_are_answered_over_many_turns() -> None:
-    async def main(scene: RawScene) -> None:
+@played
+async def test_calls_of_one_segment_are_answered_over_many_turns() -> None:
+    async with raw_scene() as scene:
         raw = await open_wide(scene)
         good = message(infer_request().SerializeToString())
         calls = range(1, 401, 2)
@@ -82,14 +75,13 @@ def test_calls_of_one_segment_are_answered_over_many_turns() -> None:
         assert await largest_step(lambda: len(requests), len(calls)) <= PER_TURN
         assert [await raw.status(number) for number in calls] == [(0, "")] * len(calls)
 
-    run(main)
-
 
 @pytest.mark.parametrize("per_frame", [1, 800])
-def test_no_message_is_read_while_the_client_leaves_answers_unread(per_frame: int) -> None:
+@played
+async def test_no_message_is_read_while_the_client_leaves_answers_unread(per_frame: int) -> None:
     """Its bytes wait as they are, and are answered in order afterwards."""
 
-    async def main(scene: RawScene) -> None:
+    async with raw_scene() as scene:
         raw = await open_wide(scene, 0)
         raw.begin(1, STREAM)
         raw.send(data(1, EMPTY * per_frame) * (4_800 // per_frame), data(1, message(b"\n\1x"), end=True))
@@ -102,10 +94,11 @@ def test_no_message_is_read_while_the_client_leaves_answers_unread(per_frame: in
         assert len(errors) == 4_801
         assert errors[-1][0] == "x"
 
-    run(main)
 
-
-def test_a_reflection_question_is_answered_when_the_answer_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_a_reflection_question_is_answered_when_the_answer_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[bytes] = []
     answer = reflection.answer
 
@@ -115,8 +108,7 @@ def test_a_reflection_question_is_answered_when_the_answer_before_it_is_read(mon
 
     monkeypatch.setattr(reflection, "answer", count)
     question = message(b"\x22\x1e" + b"inference.GRPCInferenceService")
-
-    async def main(scene: RawScene) -> None:
+    async with raw_scene() as scene:
         raw = await open_wide(scene, 0)
         raw.begin(1, block("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"))
         raw.send(data(1, question * 400), data(1, question * 100, end=True))
@@ -125,11 +117,10 @@ def test_a_reflection_question_is_answered_when_the_answer_before_it_is_read(mon
         assert await raw.status(1) == (0, "")
         assert len(asked) == 500
 
-    run(main)
 
-
-def test_messages_behind_one_that_a_thread_inflates_stay_bytes() -> None:
-    async def main(scene: RawScene) -> None:
+@played
+async def test_messages_behind_one_that_a_thread_inflates_stay_bytes() -> None:
+    async with raw_scene() as scene:
         raw = await open_wide(scene)
         raw.begin(1, block(INFERENCE + "ModelStreamInfer", grpc_encoding="gzip"))
         shared = scene.server._shared
@@ -143,11 +134,10 @@ def test_messages_behind_one_that_a_thread_inflates_stay_bytes() -> None:
         assert await raw.status(1) == (0, "")
         assert len(scene.service.client_errors) == 1000
 
-    run(main)
 
-
-def test_a_client_that_sends_on_gets_its_window_again_only_for_messages_that_were_read() -> None:
-    async def main(scene: RawScene) -> None:
+@played
+async def test_a_client_that_sends_on_gets_its_window_again_only_for_messages_that_were_read() -> None:
+    async with raw_scene() as scene:
         raw = await open_wide(scene, 0)
         raw.begin(1, STREAM)
         raw.data(1, EMPTY * (INITIAL_WINDOW // len(EMPTY)))
@@ -163,11 +153,10 @@ def test_a_client_that_sends_on_gets_its_window_again_only_for_messages_that_wer
             assert kind != DATA
         assert widened == 0
 
-    run(main)
 
-
-def test_answers_behind_an_open_request_are_bounded() -> None:
-    async def main(scene: RawScene) -> None:
+@played
+async def test_answers_behind_an_open_request_are_bounded() -> None:
+    async with raw_scene(GrpcFakeService(later=True)) as scene:
         raw = await open_wide(scene)
         raw.begin(1, STREAM)
         raw.data(1, message(infer_request().SerializeToString()) + EMPTY * 600, end=True)
@@ -176,5 +165,3 @@ def test_answers_behind_an_open_request_are_bounded() -> None:
             answer()
         assert await raw.status(1) == (0, "")
         assert len(scene.service.client_errors) == 600
-
-    run(main, GrpcFakeService(later=True))

@@ -8,8 +8,8 @@ import pytest
 from google.protobuf import descriptor_pool
 
 from tests.transport.grpc_raw import block, raw_scene
-from tests.transport.grpc_scene import Caller, GrpcFakeService, door, with_door
-from tests.transport.v2_scene import FakeService
+from tests.transport.grpc_scene import GrpcFakeService, door
+from tests.transport.http_scene import played
 
 WATCH = "/grpc.health.v1.Health/Watch"
 
@@ -46,10 +46,11 @@ def test_a_watch_without_a_request_fails() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_reflection_describes_every_service_it_lists(version: str) -> None:
+@played
+async def test_reflection_describes_every_service_it_lists(version: str) -> None:
     reflection = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
-
-    async def main(service: FakeService, call: Caller) -> None:
+    service = GrpcFakeService()
+    async with door(service) as (_, call):
         stream = call.channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")()
 
         async def ask(**what: object) -> object:
@@ -74,5 +75,3 @@ def test_reflection_describes_every_service_it_lists(version: str) -> None:
         numbers = await ask(all_extension_numbers_of_type="inference.ModelInferRequest")
         assert not numbers.all_extension_numbers_response.extension_number  # type: ignore[attr-defined]
         await stream.done_writing()
-
-    with_door(main)

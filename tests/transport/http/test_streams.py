@@ -7,7 +7,7 @@ from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.v2.generate import EventStream
-from tests.transport.http_scene import Recorder, play, scene, until
+from tests.transport.http_scene import Recorder, played, scene, until
 from tests.transport.v2_scene import FakeTicket
 
 PIECE = "x" * 50_000
@@ -38,59 +38,53 @@ class Model:
         raise AssertionError("it was never held")
 
 
-def test_a_client_that_reads_nothing_holds_its_sender_only_so_long() -> None:
-    async def story() -> None:
-        model = Model()
-        async with scene(Recorder(model.handle), HttpLimits(write_timeout=40)) as here:
-            client = await here.connect()
-            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport
-            client.get("/")
-            await until(lambda: model.streams)
-            model.respond_until_held()
-            here.pass_time(39)
-            assert model.tickets[0].cancelled == 0
-            here.pass_time(2)
+@played
+async def test_a_client_that_reads_nothing_holds_its_sender_only_so_long() -> None:
+    model = Model()
+    async with scene(Recorder(model.handle), HttpLimits(write_timeout=40)) as here:
+        client = await here.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport
+        client.get("/")
+        await until(lambda: model.streams)
+        model.respond_until_held()
+        here.pass_time(39)
+        assert model.tickets[0].cancelled == 0
+        here.pass_time(2)
 
-            assert model.tickets[0].cancelled == 1
-            assert here.server.counters.connections == 0
-
-    play(story)
+        assert model.tickets[0].cancelled == 1
+        assert len(here.server.connections) == 0
 
 
-def test_a_client_that_reads_on_lets_its_sender_go_on() -> None:
-    async def story() -> None:
-        model = Model()
-        async with scene(Recorder(model.handle)) as here:
-            client = await here.connect()
-            client.get("/")
-            await until(lambda: model.streams)
-            count = model.respond_until_held()
-            read = bytearray()
-            while len(model.tickets[0].held) < 2:
-                read += await client.reader.read(1 << 16)
-            assert model.tickets[0].held == [True, False]
+@played
+async def test_a_client_that_reads_on_lets_its_sender_go_on() -> None:
+    model = Model()
+    async with scene(Recorder(model.handle)) as here:
+        client = await here.connect()
+        client.get("/")
+        await until(lambda: model.streams)
+        count = model.respond_until_held()
+        read = bytearray()
+        while len(model.tickets[0].held) < 2:
+            read += await client.reader.read(1 << 16)
+        assert model.tickets[0].held == [True, False]
 
-            model.respond(text="the end", final=True)
-            while not read.endswith(b"0\r\n\r\n"):
-                read += await client.reader.read(1 << 16)
-            assert read.count(b"data: ") == count + 1
-
-    play(story)
+        model.respond(text="the end", final=True)
+        while not read.endswith(b"0\r\n\r\n"):
+            read += await client.reader.read(1 << 16)
+        assert read.count(b"data: ") == count + 1
 
 
-def test_a_stream_behind_an_unanswered_request_is_held_when_its_turn_has_come() -> None:
-    async def story() -> None:
-        model = Model()
-        async with scene(Recorder(model.handle)) as here:
-            client = await here.connect()
-            client.get("/first")
-            client.get("/second")
-            await until(lambda: len(model.streams) == 2)
-            for _ in range(100):
-                model.respond(1)
-            assert model.tickets[1].held == []
+@played
+async def test_a_stream_behind_an_unanswered_request_is_held_when_its_turn_has_come() -> None:
+    model = Model()
+    async with scene(Recorder(model.handle)) as here:
+        client = await here.connect()
+        client.get("/first")
+        client.get("/second")
+        await until(lambda: len(model.streams) == 2)
+        for _ in range(100):
+            model.respond(1)
+        assert model.tickets[1].held == []
 
-            model.respond(0, "the only one", final=True)
-            model.respond_until_held(1)
-
-    play(story)
+        model.respond(0, "the only one", final=True)
+        model.respond_until_held(1)

@@ -18,7 +18,7 @@ from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
 from edge_serve.transport.v2.infer import start_trace
 from tests.observe.tracing.recorder import Collected, Steps
-from tests.transport.http_scene import Recorder, play, scene, until
+from tests.transport.http_scene import Recorder, played, scene, until
 from tests.transport.traced_service import TracedService
 from tests.transport.v2_scene import FakeExchange, FixedClock, head_of
 
@@ -186,27 +186,25 @@ class Noting(Recorder):
         exchange.reply(200)
 
 
-def test_a_request_begins_with_its_first_byte() -> None:
-    async def story() -> None:
-        application = Noting()
-        async with scene(application) as here:
-            client = await here.connect()
-            client.get("/before")
-            await client.reply()
-            here.server.trace(True)
-            client.send(b"GET / HTTP/1.1\r\n")
-            (connection,) = here.server.connections
-            await until(lambda: connection.begun_ns)
-            here.clock.seconds += 5
-            client.send(b"Host: t\r\n\r\nGET / HTTP/1.1\r\nHo")
-            await client.reply()
-            await until(lambda: connection.begun_ns == 1_005_000_000_000)
-            here.clock.seconds += 5
-            client.send(b"st: t\r\n\r\n")
-            await client.reply()
-            here.server.trace(False)
-            client.get("/after")
-            await client.reply()
-            assert application.begun == [0, 1_000_000_000_000, 1_005_000_000_000, 0]
-
-    play(story)
+@played
+async def test_a_request_begins_with_its_first_byte() -> None:
+    application = Noting()
+    async with scene(application) as here:
+        client = await here.connect()
+        client.get("/before")
+        await client.reply()
+        here.server.trace(True)
+        client.send(b"GET / HTTP/1.1\r\n")
+        (connection,) = here.server.connections
+        await until(lambda: connection.begun_ns)
+        here.clock.seconds += 5
+        client.send(b"Host: t\r\n\r\nGET / HTTP/1.1\r\nHo")
+        await client.reply()
+        await until(lambda: connection.begun_ns == 1_005_000_000_000)
+        here.clock.seconds += 5
+        client.send(b"st: t\r\n\r\n")
+        await client.reply()
+        here.server.trace(False)
+        client.get("/after")
+        await client.reply()
+        assert application.begun == [0, 1_000_000_000_000, 1_005_000_000_000, 0]
