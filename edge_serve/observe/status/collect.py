@@ -138,16 +138,12 @@ class Collector:
         sources = self._sources
         counters = sources.registry.unloading.counters(sources.registry.served())
         await asyncio.sleep(0)
-        models: list[ModelFacts] = []
-        async for made in in_pieces(map(model_facts, sources.registry.each_served())):
-            models += made
-        models = with_draining(models, map(model_facts, sources.registry.unloading.versions))
+        serving = await gathered(map(model_facts, sources.registry.each_served()))
+        models = with_draining(serving, map(model_facts, sources.registry.unloading.versions))
         await asyncio.sleep(0)
         index = await gathered(sources.registry.index(ready_only=False, found=self._readings.found or {}))
         await asyncio.sleep(0)
-        rows: list[Document] = []
-        async for some in in_pieces(model_rows(index, models)):
-            rows += some
+        rows = await gathered(model_rows(index, models))
         workers = sources.workers()
         await asyncio.sleep(0)
         server = self._server()
@@ -156,8 +152,7 @@ class Collector:
             round(time.time() * 1000),
             self._clock.now_ns(),
             server,
-            index,
-            models,
+            rows,
             await _sum(counters),
             workers,
             self._readings,
@@ -166,7 +161,7 @@ class Collector:
             *(sources.events.newest() if sources.events else ((), ())),
         )
         await asyncio.sleep(0)
-        document = build(facts, rows)
+        document = build(facts)
         await asyncio.sleep(0)  # the callers make JSON of it
         return document
 

@@ -48,6 +48,7 @@ class StatusFacts:
 
     Attributes:
         time_ms: milliseconds since the epoch; clock_ns: of the monotonic clock, for differences between two documents.
+        models: rows of `model_rows`.
         totals: what all versions have counted since the start, those that were unloaded or replaced included.
         tensor_memory: (bytes in use, bytes there may be).
     """
@@ -55,8 +56,7 @@ class StatusFacts:
     time_ms: int
     clock_ns: int
     server: ServerFacts
-    index: Sequence[IndexEntry] = ()
-    models: Sequence[ModelFacts] = ()
+    models: Sequence[Document] = ()
     totals: ModelStatistics = field(default_factory=ModelStatistics)
     workers: Sequence[WorkerFacts] = ()
     readings: Readings = field(default_factory=Readings)
@@ -66,22 +66,17 @@ class StatusFacts:
     errors: Iterable[StatusEvent] = ()
 
 
-def build(facts: StatusFacts, rows: Sequence[Document] | None = None) -> Document:
-    """Return the document.
-
-    Args:
-        rows: of `model_rows`, where they were made before; None = they are made here.
-    """
+def build(facts: StatusFacts) -> Document:
+    """Return the document."""
     processes = facts.readings.processes
-    models = list(model_rows(facts.index, facts.models) if rows is None else rows)
-    troubles = troubles_of(facts.server.required, models)
+    troubles = troubles_of(facts.server.required, facts.models)
     return {
         "schema": SCHEMA,
         "time_ms": facts.time_ms,
         "clock_ns": facts.clock_ns,
         "server": _server(facts.server, troubles, processes.get(facts.server.pid, ProcessReading())),
         "versions": dict(facts.readings.versions),
-        "models": models,
+        "models": list(facts.models),
         "totals": _totals(facts.totals) | {"client_errors": facts.totals.client_errors},
         "duration_bounds_seconds": list(LATENCY_BUCKETS),
         "workers": [

@@ -12,7 +12,7 @@ from edge_serve.models.versions.lineage import add_up
 from edge_serve.observe.metrics.gpu import GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.source import HttpSeries
-from edge_serve.observe.status.document import StatusFacts, build
+from edge_serve.observe.status.document import StatusFacts, build, model_rows
 from edge_serve.observe.status.events import StatusEvent
 from edge_serve.observe.status.probe import Readings
 
@@ -68,7 +68,9 @@ def facts(**changes: Any) -> StatusFacts:
         "errors": [StatusEvent(1_700_000_000_000, "error", "worker", "it fell over", count=3)],
     }
     values |= changes
-    values.setdefault("totals", add_up([ModelStatistics(), *(model.statistics for model in values["models"])]))
+    index, models = values.pop("index"), values["models"]
+    values["models"] = list(model_rows(index, models))
+    values.setdefault("totals", add_up([ModelStatistics(), *(model.statistics for model in models)]))
     return StatusFacts(1_700_000_000_000, 50_000_000_000, **values)
 
 

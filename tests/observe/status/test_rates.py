@@ -17,13 +17,13 @@ from tests.observe.status.documents import MS, facts, served, server
 def later(requests: int = 0, failures: int = 0, *, seconds: float = 2.0, ns: int = 2 * MS) -> tuple[Any, Any]:
     """Two documents, so many seconds apart, with so many requests of `ns` each between them."""
     model = served()
-    first = facts(models=[model], totals=model.statistics)
-    before = build(first)
+    before = build(facts(models=[model], totals=model.statistics))
     for _ in range(requests):
         record_success(model.statistics, 1, (0,), (MS, MS, 2 * MS, 2 * MS), ns)
     for _ in range(failures):
         record_failure(model.statistics, "OTHER", 1)
-    return before, build(replace(first, clock_ns=first.clock_ns + round(seconds * 1e9)))
+    after = facts(models=[model], totals=model.statistics)
+    return before, build(replace(after, clock_ns=after.clock_ns + round(seconds * 1e9)))
 
 
 def test_rates_are_differences_over_time() -> None:
