@@ -116,6 +116,30 @@ class InferRequest:
     shared: bool = False
 
 
+def copy_request(one: InferRequest, request_id: str, inputs: list[InferTensor]) -> InferRequest:
+    """Return a copy with another ID and other inputs, and without a deadline and a lease. Both share `outputs`.
+
+    `dataclasses.replace` would take 3 us.
+    """
+    return InferRequest(
+        one.model_name,
+        one.model_version,
+        request_id,
+        inputs,
+        one.outputs,
+        one.parameters.copy(),
+        one.correlation_id,
+        one.flags,
+        one.priority,
+        one.timeout_us,
+        0,
+        one.binary_default,
+        None,
+        one.rows,
+        one.validated,
+    )
+
+
 @slotted
 class InferResponse:
     """A response, or one of several from a decoupled model.

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from edge_serve.aio.memo import Memo
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.infer import InferRequest, copy_request
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
@@ -216,12 +215,13 @@ class GrpcInferDecoder(Generic[V]):
         template = self._by_length.get(len(data))
         if template is None:
             return None
-        tensors = _match(template, data)
-        one = template.request
+        one, tensors = template.request, _match(template, data)
         if tensors is None:
             return None
         served = self._lookup(one.model_name, one.model_version)
-        return (_request(one, "", tensors), served, template.wants_final) if served.signature is one.validated else None
+        if served.signature is not one.validated:
+            return None
+        return copy_request(one, "", tensors), served, template.wants_final
 
     def _decode(self, data: Buffer, offset: int) -> _Decoded[V]:
         parts = cut(data)
@@ -260,7 +260,7 @@ class GrpcInferDecoder(Generic[V]):
             size = -1 if tensor.datatype is DataType.BYTES else len(tensor.data)
             before, elements = bytes((_RAW,)) + encode_varint(len(tensor.data)), element_count(tensor.shape)
             inputs.append(_Input(tensor.name, tensor.datatype, tensor.shape, size, elements, before))
-        own = replace(request, inputs=[], parameters=request.parameters.copy())
+        own = copy_request(request, "", [])
         return self._templates.add(parts.head, _Template(parts.head, own, inputs, wants_final))
 
 
@@ -315,25 +315,4 @@ def _fill(template: _Template, parts: MessageParts) -> InferRequest | None:
         elif known.size != len(data):
             return None
         tensors.append(InferTensor(known.name, known.datatype, known.shape, data))
-    return _request(one, parts.id, tensors)
-
-
-def _request(one: InferRequest, request_id: str, tensors: list[InferTensor]) -> InferRequest:
-    """Return a copy of a template's request, with an id and inputs."""
-    return InferRequest(
-        one.model_name,
-        one.model_version,
-        request_id,
-        tensors,
-        one.outputs,
-        one.parameters.copy(),
-        one.correlation_id,
-        one.flags,
-        one.priority,
-        one.timeout_us,
-        0,
-        True,
-        None,
-        one.rows,
-        one.validated,
-    )
+    return copy_request(one, parts.id, tensors)

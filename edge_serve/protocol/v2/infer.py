@@ -15,7 +15,7 @@ import orjson
 
 from edge_serve.aio.memo import Memo
 from edge_serve.errors import InvalidArgument
-from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
+from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput, copy_request
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, is_unseen
@@ -228,7 +228,7 @@ def _make_template(request: InferRequest, tail: infer_header.Tail, length: int) 
         strings = element_count(tensor.shape) if tensor.datatype is DataType.BYTES else -1
         place = start - length, end - length
         inputs.append(_TemplateInput(tensor.name, tensor.datatype, tensor.shape, *place, strings))
-    return _Template(len(tail.body) - length, inputs, _copy(request, []))
+    return _Template(len(tail.body) - length, inputs, copy_request(request, request.id, []))
 
 
 def _fill(template: _Template, view: memoryview, length: int, offset: int, most_strings: int) -> InferRequest:
@@ -242,28 +242,7 @@ def _fill(template: _Template, view: memoryview, length: int, offset: int, most_
             check_strings(data, known.elements, known.name, one.model_name, one.id)
         at = -1 if offset < 0 else offset + start
         tensors.append(InferTensor(known.name, known.datatype, known.shape, data, at))
-    return _copy(one, tensors)
-
-
-def _copy(one: InferRequest, tensors: list[InferTensor]) -> InferRequest:
-    """Return a copy with other inputs. `dataclasses.replace` would take 3 us."""
-    return InferRequest(
-        one.model_name,
-        "",
-        one.id,
-        tensors,
-        one.outputs.copy(),
-        one.parameters.copy(),
-        one.correlation_id,
-        one.flags,
-        one.priority,
-        one.timeout_us,
-        0,
-        one.binary_default,
-        None,
-        one.rows,
-        one.validated,
-    )
+    return copy_request(one, one.id, tensors)
 
 
 Body = tuple[list[Buffer], "int | None"]
