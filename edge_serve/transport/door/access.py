@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from edge_serve.access.credentials import CertificateRoles, Tokens, read_certificate_roles, read_tokens
+from edge_serve.access.credentials import read_certificate_roles, read_tokens
 from edge_serve.access.policy import AccessRequest, AdminAccess, Policy
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError
@@ -19,7 +18,7 @@ from edge_serve.messages.peer import Peer
 from edge_serve.records import frozen
 from edge_serve.transport.door.reloaded import Reloaded
 
-log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: returns the value of a header field, or of gRPC metadata, by its lower-case name
 Field = Callable[[str], str | None]
@@ -64,16 +63,8 @@ class Access:
         self._settings = settings
         self.denied = 0
         self._caches: WeakSet[AnswerCache] = WeakSet()
-        self._tokens: Reloaded[Tokens] | None = None
-        self._certificates: Reloaded[CertificateRoles] | None = None
-        path = settings.token_file
-        if path:
-            self._tokens = Reloaded(path, [path], lambda: read_tokens(settings.token_file), self._changed)
-        path = settings.certificate_file
-        if path:
-            self._certificates = Reloaded(
-                path, [path], lambda: read_certificate_roles(settings.certificate_file), self._changed
-            )
+        self._tokens = self._load(settings.token_file, read_tokens)
+        self._certificates = self._load(settings.certificate_file, read_certificate_roles)
         self.policy = self._read()
 
     async def reload_changed(self) -> None:
@@ -105,6 +96,9 @@ class Access:
         except ValueError:
             return True
 
+    def _load(self, path: str, read: Callable[[str], T]) -> Reloaded[T] | None:
+        return Reloaded(path, [path], lambda: read(path), self._changed) if path else None
+
     def _read(self) -> Policy:
         return Policy(
             self._tokens.value if self._tokens is not None else None,
@@ -134,8 +128,6 @@ class AccessGate:
 
     def check(self, needed: Role, field: Field) -> EdgeServeError | None:
         """Return None if the client has the role, else the error to answer. `field` reads the head or the metadata."""
-        if needed is Role.NONE:
-            return None
         return self._access.policy.check(self._peer, needed, self._asked(field))
 
     def may_read_log(self, field: Field) -> bool:
