@@ -195,7 +195,7 @@ class Doors:
             "tls_handshake": sum(door.handshakes_failed for door in counters),
             **self._guards.refused(),
         }
-        return HttpSeries(sum(door.counters.connections for door in self._http), requests, refused)
+        return HttpSeries(sum(len(door.connections) for door in self._http), requests, refused)
 
     def announce_close(self) -> None:
         """Put `Connection: close` into each HTTP answer from now on, because this process ends."""

@@ -70,9 +70,8 @@ C = TypeVar("C", bound=Connection)
 
 @slotted
 class DoorCounters:
-    """Counters of a door for the metrics page; `connections` is the number open now."""
+    """Counters of a door for the metrics page."""
 
-    connections: int = 0
     connections_refused: int = 0
     connections_evicted: int = 0
     handshakes_failed: int = 0
@@ -114,7 +113,8 @@ class Door(ABC, Generic[C]):
         plain_reply: sent to a client that speaks plain HTTP to a door with TLS.
 
     Attributes:
-        connections: the open connections.
+        connections: the open connections in the order in which they were opened, with the key of each one's address
+            (`Addresses.key`).
         counters: read at scrape time.
     """
 
@@ -128,7 +128,7 @@ class Door(ABC, Generic[C]):
         tls: Callable[[], ssl.SSLContext] | None = None,
         plain_reply: bytes = b"",
     ) -> None:
-        self.connections: set[C] = set()
+        self.connections: dict[C, str] = {}
         self._clock = clock
         self._limits = limits
         self._sweep_interval = sweep_interval
@@ -136,8 +136,6 @@ class Door(ABC, Generic[C]):
         self.counters = counters
         self._tls = tls
         self._plain_reply = plain_reply
-        #: the address of each connection, in the order in which they were opened
-        self._keys: dict[C, str] = {}
         self._acceptor = Acceptor(self._admit)
         self._handshakes: Handshakes | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -206,10 +204,8 @@ class Door(ABC, Generic[C]):
             connection.check_time(now_ns)
 
     def gone(self, connection: C) -> None:
-        """Remove a connection that was closed."""
-        self.connections.discard(connection)
-        self.counters.connections -= 1
-        self._sharing.addresses.release(self._keys.pop(connection, ""))
+        """Remove a connection, which calls this when it is closed."""
+        self._sharing.addresses.release(self.connections.pop(connection, ""))
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -245,7 +241,7 @@ class Door(ABC, Generic[C]):
         handshakes = {} if self._handshakes is None else self._handshakes.addresses
         count = max(1, int(self._limits.connections * _EVICTED_AT_ONCE))
         closed = 0
-        for connection in candidates({**self._keys, **handshakes}, key):
+        for connection in candidates({**self.connections, **handshakes}, key):
             closed += connection.close_if_idle()
             if closed == count:
                 break
@@ -268,9 +264,7 @@ class Door(ABC, Generic[C]):
             sock.close()
             self._sharing.addresses.release(key)
             return
-        self.counters.connections += 1
-        self.connections.add(connection)
-        self._keys[connection] = key
+        self.connections[connection] = key
 
     def _on_failed(self, key: str) -> None:
         self.counters.handshakes_failed += 1
