@@ -15,14 +15,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from edge_serve.clock import Clock
 from edge_serve.messages.peer import Peer
 from edge_serve.records import slotted
-from edge_serve.transport.door.eviction import Idle, candidates
+from edge_serve.transport.door.eviction import candidates
 from edge_serve.transport.door.listeners import Acceptor, Listener, peer_of
 from edge_serve.transport.door.shared_limits import SharedLimits
+from edge_serve.transport.sockets.client_connection import ClientConnection
 from edge_serve.transport.sockets.handshakes import Handshakes
 from edge_serve.transport.sockets.tls import TlsSocket
 
@@ -41,31 +42,7 @@ GRACE, FRESH_GRACE = 1.0, 3.0
 _ROUND_SECONDS = 0.05
 
 
-class Connection(Idle, Protocol):
-    """A client's connection, as its door sees it. A closed connection calls `Door.gone`."""
-
-    @property
-    def owes(self) -> bool:
-        """Whether a request is unanswered, or its answer is not sent completely."""
-
-    def drain(self) -> None:
-        """Answer the requests that have begun, then close."""
-
-    def retire(self, waited: float) -> None:
-        """Answer the requests that have begun, then close; without any, close after the grace period.
-
-        Args:
-            waited: seconds since another process took over the listening sockets.
-        """
-
-    def check_time(self, now_ns: int) -> None:
-        """Do what is due at this time; close the connection after a timeout."""
-
-    def close(self) -> None:
-        """Close at once, and cancel the requests under way."""
-
-
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=ClientConnection)
 
 
 @slotted

@@ -272,7 +272,7 @@ class GrpcConnection(ClientConnection):
             self._http2.ping(_LEAVING)
 
     def retire(self, waited: float) -> None:
-        """See `door.Connection`: send GOAWAY, and answer the calls that the client opens until it reads that."""
+        """See `ClientConnection`: send GOAWAY, and answer the calls that the client opens until it reads that."""
         self.drain()
 
     def _refuse_new(self) -> None:

@@ -186,7 +186,7 @@ class HttpConnection(ClientConnection):
             self._resume()
 
     def retire(self, waited: float) -> None:
-        """Close after the last answer, or after the grace period; see `door.Connection`."""
+        """Close after the last answer, or after the grace period; see `ClientConnection`."""
         self._draining = True
         if self._exchanges or waited > (GRACE if self._reader.count else FRESH_GRACE):
             self.drain()

@@ -72,6 +72,27 @@ class ClientConnection:
         """See `eviction.Idle`."""
         raise NotImplementedError
 
+    @property
+    def owes(self) -> bool:
+        """Whether a request is unanswered, or its answer is not sent completely."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """Answer the requests that have begun, then close."""
+        raise NotImplementedError
+
+    def retire(self, waited: float) -> None:
+        """Answer the requests that have begun, then close; without any, close after the grace period.
+
+        Args:
+            waited: seconds since another process took over the listening sockets.
+        """
+        raise NotImplementedError
+
+    def check_time(self, now_ns: int) -> None:
+        """Do what is due at this time; close the connection after a timeout."""
+        raise NotImplementedError
+
     # ---- for both ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
