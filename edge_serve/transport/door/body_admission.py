@@ -33,10 +33,9 @@ class BodyAdmission:
 
     Attributes:
         claim: of the body that is being read, or waits for memory.
-        waits: there is no memory yet for the body of the next request.
     """
 
-    __slots__ = ("_application", "_connection", "_memory", "_room", "claim", "waits")
+    __slots__ = ("_application", "_connection", "_memory", "_room", "claim")
 
     def __init__(self, application: Application, memory: BodyMemory, connection: AdmittedConnection) -> None:
         self._application = application
@@ -45,7 +44,12 @@ class BodyAdmission:
         #: of the next body, while the memory is being prepared
         self._room: Room | None = None
         self.claim: Claim | None = None
-        self.waits = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is no memory yet for the body of the next request."""
+        claim, room = self.claim, self._room
+        return claim is not None and (not claim.granted or (room is not None and not room.is_ready))
 
     def place(self, head: RequestHead, length: int) -> Lease | None:
         """Return memory for a body, or None for ordinary memory. See RequestReader.
@@ -58,16 +62,14 @@ class BodyAdmission:
         if claim is None:
             self._application.check(head, length)
             claim = self.claim = self._memory.claim(length, self._admitted)
-        if self._room is None and claim.granted:
-            self._room = self._application.place(head, length)
-            if self._room is None:
-                self.waits = False
-                return None
-        room = self._room
-        self.waits = room is None or not room.is_ready
-        if room is None or not room.is_ready:
-            if room is not None:
-                room.when_ready(self._admitted)
+        if not claim.granted:
+            raise NeedMemory
+        room = self._application.place(head, length) if self._room is None else self._room
+        if room is None:
+            return None
+        if not room.is_ready:
+            self._room = room
+            room.when_ready(self._admitted)
             raise NeedMemory
         self._room = None
         if room.error is not None:
@@ -123,7 +125,7 @@ class BodyAdmission:
 
     def discard(self) -> None:
         """Release the claim and the memory of the body that was being read."""
-        claim, self.claim, self.waits = self.claim, None, False
+        claim, self.claim = self.claim, None
         room, self._room = self._room, None
         if room is not None:
             room.release()
@@ -136,7 +138,6 @@ class BodyAdmission:
         self._connection = None
 
     def _admitted(self) -> None:
-        self.waits = False
         if self._connection is not None:
             self._connection.admit()
 
