@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from edge_serve.access.roles import Role
+from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import in_pieces, start_task
 from edge_serve.errors import EdgeServeError, NotFound, Unavailable
 from edge_serve.messages.metadata import IndexEntry
@@ -17,8 +18,10 @@ from edge_serve.protocol.grpc import bodies as grpc_bodies
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.protocol.grpc.response import encode_delimited
-from edge_serve.records import frozen
 from edge_serve.transport.grpc.call import GrpcCall
+from edge_serve.transport.grpc.call_head import Method
+from edge_serve.transport.grpc.deflater import SMALL
+from edge_serve.transport.grpc.messages import Message as GrpcMessage
 from edge_serve.transport.v2.operations import MANY_MODELS, CallService, Done, check_repository
 from edge_serve.transport.v2.routes import RouteGroup
 
@@ -31,41 +34,41 @@ Answer = Message | bytes | None
 Ask = Callable[[Any, GrpcCall], Answer]
 
 
-@frozen
-class UnaryMethod:
-    """A unary method and its handler.
+def _make_answer(request: type[Message], ask: Ask) -> Callable[[GrpcCall, GrpcMessage], None]:
+    """Return the `answer` of a unary method (`call_head.Method`): a large message is parsed in a thread.
 
-    Attributes:
-        request: the class of its message.
+    Args:
+        request: the class of the message.
         ask: returns the reply, or None if it answers by the call, now or later. Raises EdgeServeError.
     """
 
-    group: RouteGroup
-    role: Role
-    request: type[Message]
-    ask: Ask
-
-    def read(self, data: Buffer) -> Message:
-        """Parse the request message.
-
-        Raises:
-            Unreadable: the bytes are not such a message.
-        """
+    def read(data: Buffer) -> Message:
         try:
-            return self.request.FromString(bytes(data))
+            return request.FromString(bytes(data))
         except DecodeError as error:
             raise Unreadable from error
 
-    def run(self, message: Message, call: GrpcCall) -> None:
-        """Answer a request, now or later.
-
-        Raises:
-            EdgeServeError: the error for the client.
-        """
-        answer = self.ask(message, call)
-        if answer is not None:
-            raw = answer if isinstance(answer, bytes) else answer.SerializeToString()
+    def reply(call: GrpcCall, asked: Message) -> None:
+        made = ask(asked, call)
+        if made is not None:
+            raw = made if isinstance(made, bytes) else made.SerializeToString()
             call.reply((raw,), len(raw))
+
+    async def answer_large(call: GrpcCall, message: GrpcMessage) -> None:
+        try:
+            reply(call, await offload(read, message.data))
+        except EdgeServeError as error:
+            call.fail(error)
+        except Exception:
+            call.fail_by_us()
+
+    def answer(call: GrpcCall, message: GrpcMessage) -> None:
+        if len(message.data) <= SMALL:
+            reply(call, read(message.data))
+        else:
+            start_task(answer_large(call, message), "read a large message")
+
+    return answer
 
 
 async def _statistics_of_many(models: Sequence[tuple[str, str, ModelStatistics]], call: GrpcCall) -> None:
@@ -101,13 +104,12 @@ class UnaryCalls:
             "CudaSharedMemoryUnregister": (RouteGroup.SHARED_MEMORY, Role.ADMIN, self._cuda_unregister),
         }
         self.table = {
-            INFERENCE + name: UnaryMethod(group, role, getattr(pb, f"{name}Request"), ask)
+            INFERENCE + name: Method(group, role, _make_answer(getattr(pb, f"{name}Request"), ask))
             for name, (group, role, ask) in calls.items()
         }
         # HealthCheckRequest has one string field, as this message
-        self.table[HEALTH_CHECK] = UnaryMethod(
-            RouteGroup.HEALTH, Role.HEALTH, pb.SystemSharedMemoryStatusRequest, self._check
-        )
+        check = _make_answer(pb.SystemSharedMemoryStatusRequest, self._check)
+        self.table[HEALTH_CHECK] = Method(RouteGroup.HEALTH, Role.HEALTH, check)
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 

@@ -6,16 +6,14 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from edge_serve.access.roles import Role
 from edge_serve.aio.memo import Memo
-from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.clock import Clock
 from edge_serve.config.settings.server import ServerConfig
-from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.http2.frames import Code, build_goaway
@@ -24,15 +22,12 @@ from edge_serve.transport.door.door import Door, DoorCounters
 from edge_serve.transport.door.listeners import Listener, listen_tcp
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.door.shared_limits import SharedLimits
-from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import GrpcSettings, HeadInterpreter, Method
 from edge_serve.transport.grpc.connection import GrpcConnection
-from edge_serve.transport.grpc.deflater import SMALL
 from edge_serve.transport.grpc.door_state import GrpcDoorState, GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
-from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc.options import read_keepalive, read_limits, read_settings, tls_of
-from edge_serve.transport.grpc_service.calls import INFERENCE, UnaryCalls, UnaryMethod
+from edge_serve.transport.grpc_service.calls import INFERENCE, UnaryCalls
 from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH, Watchers, open_reflection
 from edge_serve.transport.sockets.tls import TlsSocket
@@ -144,9 +139,7 @@ class GrpcServer(Door[GrpcConnection]):
 
 def _make_methods(service: GrpcService, inference: GrpcInference, watchers: Watchers) -> dict[str, Method]:
     """Return the table of methods by path."""
-    methods: dict[str, Method] = {
-        path: Method(call.group, call.role, _make_answer(call)) for path, call in UnaryCalls(service).table.items()
-    }
+    methods = UnaryCalls(service).table
     place, prepare = inference.place, inference.prepare
     methods[MODEL_INFER] = Method(RouteGroup.INFERENCE, Role.INFER, inference.infer, None, True, place, prepare)
     methods[MODEL_STREAM_INFER] = Method(RouteGroup.INFERENCE, Role.INFER, None, inference.stream, True, place, prepare)
@@ -154,24 +147,6 @@ def _make_methods(service: GrpcService, inference: GrpcInference, watchers: Watc
     for path in REFLECTION:
         methods[path] = Method(RouteGroup.METADATA, Role.READ, open=open_reflection)
     return methods
-
-
-def _make_answer(call: UnaryMethod) -> Callable[[GrpcCall, Message], None]:
-    def answer(to: GrpcCall, message: Message) -> None:
-        if len(message.data) <= SMALL:
-            call.run(call.read(message.data), to)
-        else:
-            start_task(answer_large(to, message), "read a large message")
-
-    async def answer_large(to: GrpcCall, message: Message) -> None:
-        try:
-            call.run(await offload(call.read, message.data), to)
-        except EdgeServeError as error:
-            to.fail(error)
-        except Exception:
-            to.fail_by_us()
-
-    return answer
 
 
 async def open_grpc(

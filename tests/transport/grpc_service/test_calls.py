@@ -12,6 +12,7 @@ from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavail
 from edge_serve.messages.settings import TraceChanges
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
+from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.calls import HEALTH_CHECK, INFERENCE, UnaryCalls
 from tests.transport.grpc_scene import GrpcFakeService
 
@@ -36,11 +37,12 @@ class Replier:
 
 def ask(name: str, request: Any = b"", service: GrpcFakeService | None = None) -> bytes:
     """The bytes that a call answers."""
-    call = UnaryCalls(service or GrpcFakeService()).table[name if name.startswith("/") else INFERENCE + name]
+    method = UnaryCalls(service or GrpcFakeService()).table[name if name.startswith("/") else INFERENCE + name]
     data = request if isinstance(request, bytes) else request.SerializeToString()
     replier = Replier()
     as_call: Any = replier
-    call.run(call.read(data), as_call)
+    assert method.answer is not None
+    method.answer(as_call, Message(data))
     if replier.error is not None:
         raise replier.error
     assert replier.answer is not None
