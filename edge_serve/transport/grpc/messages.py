@@ -78,8 +78,6 @@ class MessageReader:
     _prefix: bytes = b""
     _store: bytearray | memoryview | None = None
     _placed: Room | None = None
-    #: the lease of `_placed`, together with the claim
-    _lease: Lease | None = None
     filled: int = 0
     #: the claim on memory for the arriving message; a complete message takes it over
     _claim: Claim | None = None
@@ -114,7 +112,7 @@ class MessageReader:
     def discard(self) -> None:
         """Discard the arriving message, and release its memory."""
         self._later, self._steps = None, ()
-        placed, self._placed, self._store, self._lease = self._placed, None, None, None
+        placed, self._placed, self._store = self._placed, None, None
         if placed is not None:
             placed.release()
         claim, self._claim = self._claim, None
@@ -253,12 +251,7 @@ class MessageReader:
         if placed is not None and not placed.is_ready:
             placed.when_ready(self._on_ready)
         elif placed is not None:
-            self._use(placed)
-
-    def _use(self, placed: Room) -> None:
-        assert self._claim is not None, "every message that is placed has one"
-        self._lease = lease = ClaimedLease(placed, self._claim)
-        self._store = lease.view[: self._length]
+            self._store = placed.view[: self._length]
 
     def _on_admitted(self) -> None:
         """Handle the granted claim: find a place, and continue there."""
@@ -283,7 +276,7 @@ class MessageReader:
         if placed.error is not None:
             self._call.fail(placed.error)
             return
-        self._use(placed)
+        self._store = placed.view[: self._length]
         self._continue(early)
 
     def _continue(self, early: bytearray | memoryview) -> None:
@@ -317,16 +310,14 @@ class MessageReader:
     def _complete(self) -> None:
         store, self._store = self._store, None
         placed, self._placed = self._placed, None
-        lease, self._lease = self._lease, None
         claim, self._claim = self._claim, None
         self._length = -1
         assert store is not None, "something was put there"
+        message = Message(store, offset=-1 if placed is None else placed.offset)
         if claim is not None:
             claim.settle()
-        if placed is not None and lease is not None:
-            self._call.take(Message(store, lease, lease.offset), self._flag)
-        else:
-            self._call.take(Message(store, ClaimOnly(claim) if claim is not None else None), self._flag)
+            message.lease = ClaimOnly(claim) if placed is None else ClaimedLease(placed, claim)
+        self._call.take(message, self._flag)
 
 
 def claim_message(data: bytes, memory: BodyMemory, on_fault: Callable[[EdgeServeError], None]) -> Message:
