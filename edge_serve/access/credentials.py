@@ -46,7 +46,7 @@ class AccessToken:
 class Tokens:
     """The tokens of a file."""
 
-    def __init__(self, entries: Iterable[AccessToken] = ()) -> None:
+    def __init__(self, entries: Iterable[AccessToken]) -> None:
         self.entries = tuple(entries)
 
     def role_of(self, token: str) -> Role | None:
@@ -163,7 +163,7 @@ class Rule:
 class CertificateRoles:
     """The rules of a file."""
 
-    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+    def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
 
     def role_of(self, certificate: Certificate) -> Role:

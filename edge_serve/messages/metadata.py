@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from edge_serve.messages.tensors import Shape
 from edge_serve.records import frozen
 
@@ -50,6 +48,6 @@ class IndexEntry:
     name: str
     version: str = ""
     state: str = ""
-    reason: str = field(default="")
+    reason: str = ""
     dismissed: bool = False
     namespace: str = ""

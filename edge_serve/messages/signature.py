@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from edge_serve.messages.tensors import DataType, Shape
 from edge_serve.records import frozen
@@ -50,7 +50,7 @@ class Signature:
     decoupled: bool = False
     has_sequence_batching: bool = False
     correlation_id_type: DataType | None = None
-    required: int = field(default=0)
+    required: int = 0
 
 
 def answered_dims(backend: str, dims: Sequence[int]) -> tuple[int, ...]:

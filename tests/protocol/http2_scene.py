@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import (
     DATA,

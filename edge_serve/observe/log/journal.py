@@ -127,10 +127,9 @@ def is_journal(fd: int, journal_stream: str) -> bool:
     return (found.st_dev, found.st_ino) == (device, inode)
 
 
-def find_journal(environ: Mapping[str, str], fd: int = 2) -> JournalHandler | None:
-    """Return the handler for the journal if `fd` (standard error) leads there; None if it does not, or journald is
-    absent."""
-    if not is_journal(fd, environ.get("JOURNAL_STREAM", "")):
+def find_journal(environ: Mapping[str, str]) -> JournalHandler | None:
+    """Return the handler for the journal if standard error leads there; None if it does not, or journald is absent."""
+    if not is_journal(2, environ.get("JOURNAL_STREAM", "")):
         return None
     try:
         journal = importlib.import_module("systemd.journal")

@@ -82,7 +82,7 @@ def read_memory(proc: Path) -> tuple[int | None, int | None]:
         return None, None
 
 
-def read_temperatures(root: Path = Path("/")) -> list[Temperature]:
+def read_temperatures(root: Path) -> list[Temperature]:
     """Return the temperature of every sensor that answers, the hottest first. `root` stands in for / in tests."""
     found = list(thermal_zones(root)) or list(_monitors(root))
     plausible = [one for one in found if _PLAUSIBLE[0] < one.celsius < _PLAUSIBLE[1]]

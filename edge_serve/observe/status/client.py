@@ -105,13 +105,13 @@ def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, 
     raise Unreachable(text, UNKNOWN)
 
 
-def leave_safe_mode(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> list[str]:
+def leave_safe_mode(target: StatusTarget) -> list[str]:
     """Have the server clear its record of crashes and load the models that it left out. Return their names.
 
     Raises:
         Unreachable: with a text for people.
     """
-    status, body = _request(target, "POST", LEAVE, timeout)
+    status, body = _request(target, "POST", LEAVE, _TIMEOUT_SECONDS)
     value = _json(body)
     if status == 200 and isinstance(value, dict) and isinstance(value.get("left_out"), list):
         return [str(name) for name in value["left_out"]]

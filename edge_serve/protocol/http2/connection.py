@@ -10,7 +10,7 @@ Start reading with `_read`.
 from __future__ import annotations
 
 from edge_serve.clock import Clock
-from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, HEADERS, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader
 from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, INITIAL_WINDOW, FrameOutput

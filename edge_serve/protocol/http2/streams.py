@@ -12,7 +12,7 @@ from typing import Protocol
 
 from edge_serve.aio.memo import Memo
 from edge_serve.clock import Clock
-from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.frames import END_STREAM, PADDED, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2.heads import StreamHead
 from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, DataSender, FrameOutput, Http2Stream

@@ -31,14 +31,9 @@ DURATIONS = (
 BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 
 
-def server_metadata(metadata: ServerMetadata) -> bytes:
-    """Encode the answer to GET /v2."""
-    return orjson.dumps(metadata)
-
-
-def model_metadata(metadata: ModelMetadata) -> bytes:
-    """Encode the answer to GET /v2/models/{m}."""
-    return orjson.dumps(metadata)
+def metadata(of: ServerMetadata | ModelMetadata) -> bytes:
+    """Encode the answer to GET /v2 or /v2/models/{m}."""
+    return orjson.dumps(of)
 
 
 def repository_index(entries: Iterable[IndexEntry]) -> bytes:

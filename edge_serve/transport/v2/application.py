@@ -127,15 +127,11 @@ class V2Application:
                 self._requests.add(head, request)
         return request
 
-    def _count_denied(self) -> None:
-        if self._gate is not None:
-            self._gate.count_denied()
-
     def _count_refused(self, request: V2Request, refusal: EdgeServeError) -> None:
-        if request.denied:
-            self._count_denied()
-        else:
+        if not request.denied:
             self._count_client_error(request.route, refusal)
+        elif self._gate is not None:
+            self._gate.count_denied()
 
     def _count_client_error(self, route: Route, error: EdgeServeError) -> None:
         if route.operation.group is RouteGroup.INFERENCE:
@@ -157,9 +153,8 @@ class V2Application:
             elif request.route.operation is Operation.STATUS:
                 self._edge.status(exchange, self._gate)
             else:
-                request.route.operation.check_body(
-                    len(exchange.body)
-                )  # of a chunked body, `check` did not know the size
+                # of a chunked body, `check` did not know the size
+                request.route.operation.check_body(len(exchange.body))
                 self._handlers[request.route.operation](exchange, request.route)
         except EdgeServeError as error:
             _release(exchange)

@@ -116,7 +116,7 @@ class Operations:
             exchange.reply(status, content_type=PLAIN)
 
     def _server_metadata(self, exchange: Exchange, route: Route) -> None:
-        exchange.reply(200, (bodies.server_metadata(self._service.server_metadata()),))
+        exchange.reply(200, (bodies.metadata(self._service.server_metadata()),))
 
     def _model_ready(self, exchange: Exchange, route: Route) -> None:
         try:
@@ -130,7 +130,7 @@ class Operations:
         self._reply(exchange, 200, {"name": route.model, "ready": True})
 
     def _model_metadata(self, exchange: Exchange, route: Route) -> None:
-        exchange.reply(200, (bodies.model_metadata(self._service.model_metadata(route.model, route.version)),))
+        exchange.reply(200, (bodies.metadata(self._service.model_metadata(route.model, route.version)),))
 
     def _model_config(self, exchange: Exchange, route: Route) -> None:
         config = self._service.model_config(route.model, route.version)

@@ -12,7 +12,7 @@ import h2.events
 import pytest
 from hypothesis import strategies as st
 
-from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.connection import MAX_STREAMS
 from edge_serve.protocol.http2.frames import (
     ACK,

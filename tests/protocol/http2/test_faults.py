@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.connection import MAX_FRAME
 from edge_serve.protocol.http2.frames import (
     ACK,

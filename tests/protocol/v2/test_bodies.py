@@ -17,13 +17,13 @@ from edge_serve.protocol.v2 import bodies
 
 
 def test_server_metadata() -> None:
-    text = bodies.server_metadata(ServerMetadata("triton", "2", ("a", "b(c)")))
+    text = bodies.metadata(ServerMetadata("triton", "2", ("a", "b(c)")))
     assert text == b'{"name":"triton","version":"2","extensions":["a","b(c)"]}'
 
 
 def test_model_metadata() -> None:
     tensor = TensorMetadata("X", "INT32", (-1, 4))
-    document = json.loads(bodies.model_metadata(ModelMetadata("m", ("1", "3"), "python", (tensor,), ())))
+    document = json.loads(bodies.metadata(ModelMetadata("m", ("1", "3"), "python", (tensor,), ())))
     assert document == {
         "name": "m", "versions": ["1", "3"], "platform": "python",
         "inputs": [{"name": "X", "datatype": "INT32", "shape": [-1, 4]}], "outputs": [],
