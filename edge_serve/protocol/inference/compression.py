@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from functools import lru_cache
 
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.tensors import Buffer
@@ -75,7 +74,6 @@ def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
     return inflated
 
 
-@lru_cache(maxsize=64)
 def choose(accept_encoding: str) -> str:
     """Return `gzip`, `deflate` or `identity`: the highest weight, and the first of equal ones, as Triton does."""
     best, best_weight = "identity", 0.0

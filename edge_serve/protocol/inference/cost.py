@@ -33,21 +33,25 @@ class TooExpensive(Exception):
 
 @frozen
 class WorkLimits:
-    """Limits beyond which a decoder raises `TooExpensive`.
+    """Limits beyond which coding raises `TooExpensive`.
 
     Attributes:
         json: bytes of a JSON text.
         text: bytes of a JSON text for a model with BYTES inputs.
         strings: elements of a binary BYTES input.
+        inflated: bytes of a compressed body, before and after decompression.
+        deflated: bytes of an answer to compress.
     """
 
     json: int = 1 << 62
     text: int = 1 << 62
     strings: int = 1 << 62
+    inflated: int = 1 << 62
+    deflated: int = 1 << 62
 
 
 NO_LIMITS = WorkLimits()
-LOOP_LIMITS = WorkLimits(SMALL_BYTES, SMALL_TEXT_BYTES, SMALL_STRINGS)
+LOOP_LIMITS = WorkLimits(SMALL_BYTES, SMALL_TEXT_BYTES, SMALL_STRINGS, SMALL_BYTES, SMALL_DEFLATE_BYTES)
 
 
 def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:

@@ -22,7 +22,7 @@ from edge_serve.messages.trace import Arrival
 from edge_serve.models.run.runner import OnResponse, Ticket
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference import compression
-from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooExpensive
+from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, TooExpensive
 from edge_serve.protocol.v2.infer import InferDecoder, InferEncoder, parse_header_length, refuse_json_size
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 _BINARY = "application/octet-stream"
 _ALIGNMENT = 256
-_UNBOUNDED = 1 << 62
 
 
 class ServedVersion(Held, Protocol):
@@ -93,11 +92,9 @@ class Inference:
         self._max_input_size = max_input_size
         self._clock = clock
         self._codec = codec
-        limits = NO_LIMITS if codec is None else LOOP_LIMITS
-        self._decoder = InferDecoder(max_input_size, limits, service.regions)
+        self._limits = NO_LIMITS if codec is None else LOOP_LIMITS
+        self._decoder = InferDecoder(max_input_size, self._limits, service.regions)
         self._encoder = InferEncoder(patient=codec is None)
-        self._most_inflated = _UNBOUNDED if codec is None else SMALL_BYTES
-        self._most_deflated = _UNBOUNDED if codec is None else SMALL_DEFLATE_BYTES
 
     def check(self, v2_request: V2Request, length: int) -> None:
         """Check the length of a body that is not binary against --http-max-input-size.
@@ -115,7 +112,7 @@ class Inference:
         shift = 0
         if v2_request.refusal is not None or v2_request.compressed or text is None:
             decoded = v2_request.refusal is None and v2_request.route.operation.group is RouteGroup.INFERENCE
-            if not decoded or length <= self._most_inflated:
+            if not decoded or length <= self._limits.inflated:
                 return None
         else:
             try:
@@ -143,7 +140,7 @@ class Inference:
         body, lease = exchange.body, exchange.lease
         try:
             if v2_request.compressed:
-                body = compression.decompress(body, self._max_input_size, self._most_inflated)
+                body = compression.decompress(body, self._max_input_size, self._limits.inflated)
             length = parse_header_length(v2_request.length_text, len(body))
             try:
                 request = self._decoder.decode(
@@ -208,7 +205,7 @@ class Inference:
         try:
             buffers, length = self._encoder.encode(response, request, served.signature)
             if v2_request.accept != "identity":
-                if sum(map(len, buffers)) > self._most_deflated:
+                if sum(map(len, buffers)) > self._limits.deflated:
                     raise TooExpensive
                 buffers = [compression.compress(buffers, v2_request.accept)]
         except TooExpensive:
