@@ -81,7 +81,7 @@ class ConnectionLimits:
 
 
 class Door(ABC, Generic[C]):
-    """Serves on any number of listeners, on the running loop.
+    """Serves on any number of listeners, on the loop that runs when the door is made.
 
     Args:
         sweep_interval: seconds between two sweeps.
@@ -111,10 +111,9 @@ class Door(ABC, Generic[C]):
         self._sweep_interval = sweep_interval
         self._sharing = sharing or SharedLimits()
         self.counters = counters
-        self._tls = tls
-        self._plain_reply = plain_reply
+        self._loop = loop = asyncio.get_running_loop()
         self._acceptor = Acceptor(self._admit)
-        self._handshakes: Handshakes | None = None
+        self._handshakes = None if tls is None else Handshakes(loop, tls, limits.handshake_timeout, plain_reply)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
@@ -129,10 +128,6 @@ class Door(ABC, Generic[C]):
     async def start(self, listeners: Iterable[Listener]) -> None:
         """Accept connections from `listeners`, which `drain` closes."""
         if self._sweep_timer is None:
-            loop = asyncio.get_running_loop()
-            if self._tls is not None:
-                timeout = self._limits.handshake_timeout
-                self._handshakes = Handshakes(loop, self._tls, timeout, self._plain_reply)
             self._sweep_later()
         for listener in listeners:
             self._acceptor.add(listener)
@@ -149,7 +144,7 @@ class Door(ABC, Generic[C]):
         for connection in list(self.connections):
             connection.drain()
         if self.connections:
-            self._emptied = asyncio.get_running_loop().create_future()
+            self._emptied = self._loop.create_future()
             await asyncio.wait([self._emptied], timeout=timeout)
         cut_off = sum(connection.owes for connection in self.connections)
         for connection in list(self.connections):
@@ -167,9 +162,8 @@ class Door(ABC, Generic[C]):
     async def retire(self, timeout: float) -> None:
         """Close the listeners, then the connections without failing a request, in at most `timeout` seconds."""
         self.stop_accepting()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while (waited := loop.time() - began) < timeout and (self.connections or self._count_handshakes()):
+        began = self._loop.time()
+        while (waited := self._loop.time() - began) < timeout and (self.connections or self._count_handshakes()):
             for connection in list(self.connections):
                 connection.retire(waited)
             await asyncio.sleep(_ROUND_SECONDS)
@@ -190,8 +184,7 @@ class Door(ABC, Generic[C]):
         return 0 if self._handshakes is None else len(self._handshakes)
 
     def _sweep_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._sweep_timer = loop.call_later(self._sweep_interval, self._sweep_and_again)
+        self._sweep_timer = self._loop.call_later(self._sweep_interval, self._sweep_and_again)
 
     def _sweep_and_again(self) -> None:
         self._sweep_later()

@@ -202,29 +202,32 @@ class Acceptor:
 
     Args:
         accepted: called with each new non-blocking socket, its listener, and its address.
+
+    Attributes:
+        listeners: from which it accepts; empty once it has stopped.
     """
 
     def __init__(self, accepted: Accepted) -> None:
         self._accepted = accepted
-        self._listeners: list[Listener] = []
+        self.listeners: list[Listener] = []
         self._timers: dict[Listener, asyncio.TimerHandle] = {}
 
     def add(self, listener: Listener) -> None:
         """Accept connections from `listener`, on the running loop."""
-        self._listeners.append(listener)
+        self.listeners.append(listener)
         self._accept_from(listener)
 
     def stop(self) -> None:
         """Accept the connections that are in the backlog already, then close the listeners."""
         loop = asyncio.get_running_loop()
-        for listener in self._listeners:
+        for listener in self.listeners:
             self._on_acceptable(listener)
         for timer in self._timers.values():
             timer.cancel()
-        for listener in self._listeners:
+        for listener in self.listeners:
             loop.remove_reader(listener.sock.fileno())
             listener.close()
-        self._listeners.clear()
+        self.listeners.clear()
 
     def _accept_from(self, listener: Listener) -> None:
         self._timers.pop(listener, None)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from edge_serve.access.roles import Role
@@ -57,8 +57,6 @@ class GrpcServer(Door[GrpcConnection]):
         sharing: limits of all doors together; None = no limits.
     """
 
-    _limits: GrpcLimits
-
     def __init__(
         self,
         service: GrpcService,
@@ -71,8 +69,8 @@ class GrpcServer(Door[GrpcConnection]):
         access: Access | None = None,
         sharing: SharedLimits | None = None,
     ) -> None:
-        self._settings = settings or GrpcSettings()
-        self._keepalive = keepalive or KeepaliveSettings()
+        self._settings = settings = settings or GrpcSettings()
+        keepalive = keepalive or KeepaliveSettings()
         limits = limits or GrpcLimits()
         self._context = tls
         self._reloading: asyncio.Task[bool] | None = None
@@ -83,27 +81,15 @@ class GrpcServer(Door[GrpcConnection]):
         self._access = access
         if access is not None:
             access.subscribe(self)
-        self._listeners: list[Listener] = []
-        self._shared: GrpcDoorState | None = None
         newest = None if tls is None else lambda: tls.value
-        super().__init__(clock, limits, self._keepalive.sweep_interval(), sharing, DoorCounters(), newest)
+        super().__init__(clock, limits, keepalive.sweep_interval(), sharing, DoorCounters(), newest)
+        most = min(settings.max_message, self._sharing.memory.limit)
+        self._shared = GrpcDoorState(self._loop, clock, limits, keepalive, most, self._sharing, self.gone)
 
     @property
     def address(self) -> str:
         """The addresses of its listeners, for people."""
-        return ", ".join(listener.name for listener in self._listeners)
-
-    async def start(self, listeners: Iterable[Listener]) -> None:
-        """See `Door.start`."""
-        if self._shared is None:
-            loop = asyncio.get_running_loop()
-            most = min(self._settings.max_message, self._sharing.memory.limit)
-            self._shared = GrpcDoorState(
-                loop, self._clock, self._limits, self._keepalive, most, self._sharing, self.gone
-            )
-        listeners = list(listeners)
-        self._listeners += listeners
-        await super().start(listeners)
+        return ", ".join(listener.name for listener in self._acceptor.listeners)
 
     def sweep(self) -> None:
         """Check the timeouts of every connection, notify watchers of health, and look for new certificates."""
@@ -113,7 +99,6 @@ class GrpcServer(Door[GrpcConnection]):
             self._reloading = start_task(self._context.reload_changed(), "reload certificates of gRPC")
 
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> GrpcConnection:
-        assert self._shared is not None, "listeners come after it"
         return GrpcConnection(sock, self._shared, self._find_interpreter(peer))
 
     def _refusal(self, reason: str) -> bytes:

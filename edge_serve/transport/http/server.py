@@ -5,12 +5,11 @@ The administration endpoint is one on a UNIX socket, which refuses workers.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from edge_serve.clock import Clock, MonotonicClock
@@ -48,7 +47,6 @@ class HttpServer(Door[HttpConnection]):
     """
 
     counters: HttpCounters
-    _limits: HttpLimits
 
     def __init__(
         self,
@@ -62,18 +60,11 @@ class HttpServer(Door[HttpConnection]):
     ) -> None:
         self._choose = choose or (lambda peer: application)
         limits = limits or HttpLimits()
-        self._shared: HttpDoorState | None = None
         self._ends = False
         super().__init__(
             clock or MonotonicClock(), limits, limits.sweep_interval(), sharing, HttpCounters(), tls, _PLAIN_REPLY
         )
-
-    async def start(self, listeners: Iterable[Listener]) -> None:
-        """Accept connections; see `Door.start`."""
-        if self._shared is None:
-            loop = asyncio.get_running_loop()
-            self._shared = HttpDoorState(loop, self._limits, self._sharing, self.counters, self.gone)
-        await super().start(listeners)
+        self._shared = HttpDoorState(self._loop, limits, self._sharing, self.counters, self.gone)
 
     def announce_close(self) -> None:
         """Put `Connection: close` into each answer from now on; new connections are accepted, and get it too."""
@@ -83,13 +74,11 @@ class HttpServer(Door[HttpConnection]):
 
     def trace(self, on: bool) -> None:
         """Record the start time of requests, or stop recording it."""
-        assert self._shared is not None, "the server has started"
         self._shared.now_ns = self._clock.now_ns if on else None
         for connection in self.connections:
             connection.begun_ns = 0
 
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> HttpConnection:
-        assert self._shared is not None, "`start` sets it before any listener"
         connection = HttpConnection(sock, self._shared, self._choose(peer))
         if self._ends:
             connection.retire(0.0)
