@@ -29,13 +29,14 @@ SIGNATURE = Signature(
     "m", "3", "python", 0,
     {"X": TensorSpec("X", DataType.INT32, (-1,))}, {"Y": TensorSpec("Y", DataType.INT32, (-1,))}, required=1,
 )  # fmt: skip
+NO_MEMORY = memoryview(b"")
 DECOUPLED = Signature("d", "1", "python", 0, {}, {}, decoupled=True)
 
 
 @dataclass
 class FakeLease:
-    view: memoryview
-    offset: int
+    view: memoryview = NO_MEMORY
+    offset: int = 0
     arena: object = None
     released: int = 0
     is_ready: bool = True

@@ -72,7 +72,7 @@ async def test_a_client_of_another_protocol_gets_an_error() -> None:
 
 @played
 async def test_a_client_that_leaves_cancels_what_it_asked_for() -> None:
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     async with raw_scene(GrpcFakeService(later=True, response_lease=lease)) as scene:
         raw = await scene.connect()
         raw.call(1, GOOD)
@@ -113,7 +113,7 @@ async def test_answers_of_one_turn_arrive_in_any_order() -> None:
 @played
 async def test_memory_of_an_answer_is_given_back_when_the_kernel_has_taken_it() -> None:
     values = bytes(8_000_000)
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     async with raw_scene(GrpcFakeService(response_lease=lease)) as scene:
         raw = await scene.connect(limit=1024)
         raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]))
@@ -196,7 +196,7 @@ async def test_a_message_that_does_not_come_ends_its_call() -> None:
 
 @played
 async def test_an_answer_that_is_not_read_ends_its_call() -> None:
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     async with raw_scene(GrpcFakeService(response_lease=lease)) as scene:
         raw = await scene.connect()
         raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 10)]))
@@ -228,7 +228,7 @@ async def test_a_stream_that_is_not_read_does_not_keep_tensor_memory(trickles: b
     """Nor one whose client opens the window by a few bytes at a time, while others lack memory."""
     values = bytes(20_000)
     lacks = itertools.count(1)
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     sharing = SharedLimits(memory=BodyMemory(shortages=lambda: next(lacks)))
     async with raw_scene(GrpcFakeService(response_lease=lease), sharing=sharing) as scene:
         raw = await scene.connect()

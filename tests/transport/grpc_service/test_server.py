@@ -45,7 +45,7 @@ async def test_each_request_looks_its_version_up_once() -> None:
 
 @played
 async def test_memory_of_a_response_is_given_back() -> None:
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     async with door(GrpcFakeService(response_lease=lease)) as (_, call):
         await call("ModelInfer", infer_request())
     assert lease.released == 1
@@ -77,7 +77,7 @@ async def test_a_models_error_becomes_its_code() -> None:
 
 @played
 async def test_a_client_that_leaves_cancels_its_request() -> None:
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     service = GrpcFakeService(later=True, response_lease=lease)
     async with door(service) as (_, call):
         running = call.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(

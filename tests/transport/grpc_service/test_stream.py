@@ -277,7 +277,7 @@ def test_requests_of_a_disconnected_client_are_cancelled() -> None:
 
 def test_large_outputs_are_sent_from_where_they_lie_and_given_back_then() -> None:
     scene = Scene()
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     scene.send("m", "a")
     scene.send("m", "b")
     scene.jobs[1].answer(bytes(20_000), lease=lease)
@@ -399,7 +399,7 @@ def test_excess_messages_of_a_disconnected_client_are_released() -> None:
     scene = Scene()
     for index in range(PAUSE_REQUESTS):
         scene.send("m", str(index))
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     scene.stream.on_message(Message(b"", lease, 0))
     scene.stream.on_gone()
 

@@ -101,7 +101,7 @@ def test_a_refusal_and_a_model_that_fails(later: bool, content_type: str) -> Non
     door = Door()
     door.service.later = later
     door.service.error = Unavailable("Exceeds maximum queue size")
-    door.service.response_lease = FakeLease(memoryview(b""), 0)
+    door.service.response_lease = FakeLease()
     exchange = door.infer(REQUEST)
     for answer in door.service.waiting:
         answer()

@@ -284,7 +284,7 @@ def test_without_pauses_a_client_that_leaves_too_much_unread_is_disconnected(rea
     assert ticket.cancelled == 0
     tell(answer, response("f"))
     assert ticket.cancelled == 1
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     tell(answer, response("g", lease=lease, final=True))  # what the model has sent before it knew
     assert lease.released == 1
 
@@ -328,7 +328,7 @@ def test_a_client_that_leaves_cancels(make: Callable[[], tuple[Wire, Single | Ev
     wire, answer, ticket = make()
     wire.leave()
     assert ticket.cancelled == 1
-    lease = FakeLease(memoryview(b""), 0)
+    lease = FakeLease()
     tell(answer, response("a", lease=lease, final=True))
 
     assert (wire.status, wire.chunks, lease.released) == (0, [], 1)
@@ -349,7 +349,7 @@ def test_memory_of_responses_is_given_back_once(
     make: Callable[[], tuple[Wire, Single | EventStream, FakeTicket]],
 ) -> None:
     _, answer, _ = make()
-    leases = [FakeLease(memoryview(b""), 0) for _ in range(2)]
+    leases = [FakeLease() for _ in range(2)]
     tell(answer, response("a", lease=leases[0]), response("b", lease=leases[1], final=True))
 
     assert [lease.released for lease in leases] == [1, 1]

@@ -130,7 +130,7 @@ def test_many_that_are_written_at_once_need_no_stack() -> None:
 @pytest.mark.parametrize("kind", [Single, EventStream])
 def test_a_client_that_leaves_cancels_what_is_being_written_and_frees_what_waits(kind: type[GenerateAnswer]) -> None:
     wire, answer, ticket, elsewhere = scene(kind)
-    leases = [FakeLease(memoryview(b""), 0) for _ in range(3)]
+    leases = [FakeLease() for _ in range(3)]
     for value, lease in enumerate(leases):
         answer.on_response(long_response(value, lease=lease, final=value == 2))
     wire.leave()
