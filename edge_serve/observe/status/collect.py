@@ -5,16 +5,15 @@ between two requests.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered, in_pieces, notify, start_task
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.messages.statistics import ModelStatistics
@@ -78,60 +77,42 @@ class Collector:
         self._started_ns = self._clock.now_ns()
         self._readings = Readings()
         self._read_ns: int | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._waiting: list[Done] = []
-        self._reading = self._late = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._answering: asyncio.Task[None] | None = None
 
     def read(self, done: Done) -> None:
-        """Call `done` with the document: at once if the machine's figures are fresh, else when they are read."""
-        fresh = self._read_ns is not None and self._clock.now_ns() - self._read_ns < FRESH_NS
-        if fresh or self._late:
-            start_task(self._notify([done]), "status document")
-            return
+        """Call `done` with the document, as soon as the machine's figures are fresh or take too long."""
         self._waiting.append(done)
-        if not self._reading:
-            self._reading = True
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(PATIENCE_SECONDS, self._on_late)
-            pids = [os.getpid(), *(worker.pid for worker in self._sources.workers())]
-            try:
-                threading.Thread(target=self._read_machine, args=(loop, pids), name="status", daemon=True).start()
-            except RuntimeError as error:  # the limit of processes is reached
-                log.error("the figures of the machine could not be read: %s", error)
-                self._on_read(None)
+        if self._answering is None or self._answering.done():
+            self._answering = start_task(self._answer(), "status document")
 
-    def _read_machine(self, loop: asyncio.AbstractEventLoop, pids: list[int]) -> None:
-        readings = None
+    async def _answer(self) -> None:
+        while self._waiting:
+            await self._refresh()
+            waiting, self._waiting = self._waiting, []
+            document = await self.document()
+            for done in waiting:
+                notify(done, document)
+
+    async def _refresh(self) -> None:
+        """Read the figures of the machine, unless they are fresh, or an earlier reading has not ended."""
+        fresh = self._read_ns is not None and self._clock.now_ns() - self._read_ns < FRESH_NS
+        if fresh or (self._reading is not None and not self._reading.done()):
+            return
+        pids = [os.getpid(), *(worker.pid for worker in self._sources.workers())]
+        self._reading = start_task(self._read_machine(pids), "figures of the machine")
+        _, late = await asyncio.wait({self._reading}, timeout=PATIENCE_SECONDS)
+        if late:
+            text = "reading the machine's figures takes longer than %g s: the document has old ones"
+            log.warning(text, PATIENCE_SECONDS)
+
+    async def _read_machine(self, pids: list[int]) -> None:
         try:
-            readings = self._probe.read(pids)
+            self._readings = await offload(self._probe.read, pids)
+            self._read_ns = self._clock.now_ns()
         except Exception:  # the rest of the document is worth having without it
             log.exception("the figures of the machine could not be read")
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so no reader waits
-            loop.call_soon_threadsafe(self._on_read, readings)
-
-    def _on_late(self) -> None:
-        log.warning("reading the machine's figures takes longer than %g s: the document has old ones", PATIENCE_SECONDS)
-        self._late = True
-        self._answer()
-
-    def _on_read(self, readings: Readings | None) -> None:
-        self._reading = self._late = False
-        if self._timer is not None:
-            self._timer.cancel()
-        if readings is not None:
-            self._readings = readings
-            self._read_ns = self._clock.now_ns()
-        self._answer()
-
-    def _answer(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            start_task(self._notify(waiting), "status document")
-
-    async def _notify(self, waiting: Sequence[Done]) -> None:
-        document = await self.document()
-        for done in waiting:
-            notify(done, document)
 
     async def document(self) -> Document:
         """Return the document with the newest figures of the machine. Facts of many models are gathered in pieces."""
