@@ -31,7 +31,7 @@ class Handshake:
     owner: Handshakes
     sock: ssl.SSLSocket
     opened: Opened
-    failed: Failed | None
+    failed: Failed
     fd: int
     timer: asyncio.TimerHandle | None = None
     idle_since_ns: int | None = sys.maxsize
@@ -59,20 +59,20 @@ class Handshakes:
         loop: asyncio.AbstractEventLoop,
         context: Callable[[], ssl.SSLContext],
         timeout: float,
-        plain_reply: bytes = b"",
+        plain_reply: bytes,
     ) -> None:
         self._loop = loop
         self._context = context
         self._timeout = timeout
         self._plain_reply = plain_reply
         self.addresses: dict[Handshake, str] = {}
+        #: those whose next step is due; `_step_one` is scheduled while there are any
         self._ready: deque[Handshake] = deque()
-        self._stepping = False
 
     def __len__(self) -> int:
         return len(self.addresses)
 
-    def start(self, sock: socket.socket, opened: Opened, failed: Failed | None = None, address: str = "") -> None:
+    def start(self, sock: socket.socket, opened: Opened, failed: Failed, address: str) -> None:
         """Start the handshake of an accepted, non-blocking socket.
 
         Calls `opened` or `failed` at its end, unless `close` is called before.
@@ -99,16 +99,13 @@ class Handshakes:
     def _on_ready(self, handshake: Handshake) -> None:
         self._stop_watching(handshake)
         self._ready.append(handshake)
-        if not self._stepping:
-            self._stepping = True
+        if len(self._ready) == 1:
             self._loop.call_soon(self._step_one)
 
     def _step_one(self) -> None:
         handshake = self._ready.popleft()
         if self._ready:  # before the step: an exception in it must not stop those after it
             self._loop.call_soon(self._step_one)
-        else:
-            self._stepping = False
         if handshake in self.addresses:
             self._step(handshake)
 
@@ -144,10 +141,9 @@ class Handshakes:
         self._loop.remove_writer(handshake.fd)
 
 
-def _report(failed: Failed | None, error: OSError) -> None:
+def _report(failed: Failed, error: OSError) -> None:
     log.debug("a TLS handshake failed: %s", error)
-    if failed is not None:
-        failed()
+    failed()
 
 
 def reply_plain(sock: socket.socket, reply: bytes) -> None:

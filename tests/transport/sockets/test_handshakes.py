@@ -9,10 +9,11 @@ from pathlib import Path
 from edge_serve.transport.sockets.handshakes import Handshakes, reply_plain
 from edge_serve.transport.sockets.tls import TlsFiles, TlsSocket, make_context
 from tests.certificates import Authority
-from tests.transport.http_scene import until
+from tests.transport.http_scene import played, until
 
 
-def test_an_internal_error_ends_one_handshake_and_no_later_one(tmp_path: Path) -> None:
+@played
+async def test_an_internal_error_ends_one_handshake_and_no_later_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue()
     context = make_context(TlsFiles(str(pair.certificate), str(pair.key)))
@@ -24,24 +25,21 @@ def test_an_internal_error_ends_one_handshake_and_no_later_one(tmp_path: Path) -
         if len(opened) == 1:
             raise ValueError("a fault of ours")
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: faults.append(context))
-        handshakes = Handshakes(loop, lambda: context, 5.0)
-        writers = []
-        for number in range(2):
-            here, there = socket.socketpair()
-            here.setblocking(False)
-            handshakes.start(here, on_opened)
-            client = asyncio.open_connection(sock=there, ssl=authority.client(), server_hostname="localhost")
-            writers.append((await asyncio.wait_for(client, 2))[1])
-            await until(lambda: len(opened) == number + 1)  # noqa: B023
-        for writer in writers:
-            writer.transport.abort()
-        for sock in opened:
-            sock.close()
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    handshakes = Handshakes(loop, lambda: context, 5.0, b"")
+    writers = []
+    for number in range(2):
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        handshakes.start(here, on_opened, lambda: None, "")
+        client = asyncio.open_connection(sock=there, ssl=authority.client(), server_hostname="localhost")
+        writers.append((await asyncio.wait_for(client, 2))[1])
+        await until(lambda: len(opened) == number + 1)  # noqa: B023
+    for writer in writers:
+        writer.transport.abort()
+    for sock in opened:
+        sock.close()
     assert len(faults) == 1
 
 
