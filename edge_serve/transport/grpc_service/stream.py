@@ -81,8 +81,8 @@ class _Open:
     signature: Signature
     wants_final: bool
     turn: _Turn | None
+    #: None until the service has accepted or refused the request
     ticket: Ticket | None = None
-    submitted: bool = False
 
 
 class InferStream:
@@ -212,7 +212,6 @@ class InferStream:
         self._open.add(one)
         self._count_open()
         one.ticket = self._service.infer(served, request, lambda response: self._on_response(one, response), arrival)
-        one.submitted = True
 
     def _count_open(self) -> None:
         counted = max(0, len(self._open) - 1)
@@ -250,7 +249,7 @@ class InferStream:
     def _pass_on(self, one: _Open, response: InferResponse) -> Lease | None:
         """Send a response, and return its lease, unless the lease is needed until the response is sent."""
         error = response.error
-        if error is not None and not one.submitted:
+        if error is not None and one.ticket is None:
             self._count(one, error)
             self._refuse(error, one.request.id, one.turn or self._take_turn())
         elif error is not None:
