@@ -52,7 +52,7 @@ from edge_serve.models.versions.unloading_versions import join_names
 from edge_serve.observe.log.log import LogControl
 from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.observe.metrics.options import parse_options
-from edge_serve.observe.metrics.source import ServerStatistics
+from edge_serve.observe.metrics.source import StatisticsSource
 from edge_serve.observe.status.collect import Collector, StatusSources
 from edge_serve.observe.status.probe import Probe
 from edge_serve.observe.tracing.tracing import Tracing
@@ -155,9 +155,9 @@ class ServerProcess:
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.notify_reloaded
 
-    def _make_statistics(self, custom: CustomMetrics) -> ServerStatistics:
+    def _make_statistics(self, custom: CustomMetrics) -> StatisticsSource:
         registry, budget = self._registry, self._budget
-        return ServerStatistics(
+        return StatisticsSource(
             models=registry.series,
             readiness=registry.readiness,
             engine_builds=self._loader.builds.running,
@@ -185,7 +185,7 @@ class ServerProcess:
         device_memory = DeviceMemory(memory, dict(config.model_load_gpu_limit))
         return Loader(self._workers, self._budget, self._clock, options, cache, gate, device_memory)
 
-    def _make_collector(self, statistics: ServerStatistics) -> Collector:
+    def _make_collector(self, statistics: StatisticsSource) -> Collector:
         config, log_control = self._config, self._log_control
         sources = StatusSources(
             service=self.service,

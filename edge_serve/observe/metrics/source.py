@@ -1,6 +1,6 @@
 """The source of a scrape: the values on the metrics page. A request pays nothing for it.
 
-`ServerStatistics` implements it with functions that `server.py` passes. A metric reads an attribute of a version
+`server.py` makes it. A metric reads an attribute of a version
 through `LoadedVersion`. `Served.series` in `models/versions/served.py` computes the other values.
 """
 
@@ -133,34 +133,17 @@ class HttpSeries:
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
-class StatisticsSource(Protocol):
-    """Everything a scrape shows."""
-
-    def models(self) -> Iterable[ModelSeries]: ...
-
-    def readiness(self) -> Iterable[Readiness]:
-        """Return every version that serves or should serve: those that failed to load too, and not those that were
-        unloaded."""
-
-    def engine_builds(self) -> Iterable[RunningBuild]: ...
-
-    def http(self) -> HttpSeries: ...
-
-    def tensor_memory(self) -> int:
-        """Return the bytes of request bodies and tensors in memory now."""
-
-    def pinned_memory(self) -> tuple[int, int]:
-        """Return the bytes that workers may register with GPUs, and that they have registered."""
-
-    def cache(self) -> CacheSeries | None:
-        """Return the response cache; None if the server has none."""
-
-    def custom(self) -> Iterable[CustomFamily]: ...
-
-
 @slotted
-class ServerStatistics:
-    """Implements `StatisticsSource` with functions of the running server."""
+class StatisticsSource:
+    """The functions of the running server that return everything a scrape shows.
+
+    Attributes:
+        readiness: every version that serves or should serve: those that failed to load too, and not those that were
+            unloaded.
+        tensor_memory: bytes of request bodies and tensors in memory now.
+        pinned_memory: bytes that workers may register with GPUs, and bytes that they have registered.
+        cache: the response cache; None if the server has none.
+    """
 
     models: Callable[[], Iterable[ModelSeries]]
     readiness: Callable[[], Iterable[Readiness]]

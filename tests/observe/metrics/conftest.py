@@ -12,7 +12,14 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.run.statistics import new_statistics, record_batch, record_failure, record_success
 from edge_serve.observe.metrics.page import Page
-from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, RunningBuild
+from edge_serve.observe.metrics.source import (
+    CustomFamily,
+    HttpSeries,
+    ModelSeries,
+    Readiness,
+    RunningBuild,
+    StatisticsSource,
+)
 
 MS = 1_000_000
 
@@ -27,39 +34,29 @@ class FakeVersion:
     gpu_memory: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass
-class FakeSource:
-    """Implements metrics.source.StatisticsSource."""
+class FakeSource(StatisticsSource):
+    """A source whose values are those of its attributes."""
 
-    series: list[ModelSeries] = field(default_factory=list)
-    families: list[CustomFamily] = field(default_factory=list)
-    ready: list[Readiness] = field(default_factory=list)
-    builds: list[RunningBuild] = field(default_factory=list)
-    response_cache: ResponseCache | None = None
-
-    def models(self) -> Iterable[ModelSeries]:
-        return self.series
-
-    def readiness(self) -> Iterable[Readiness]:
-        return self.ready
-
-    def engine_builds(self) -> Iterable[RunningBuild]:
-        return self.builds
-
-    def http(self) -> HttpSeries:
-        return HttpSeries(connections=3, requests={200: 7, 404: 1})
-
-    def tensor_memory(self) -> int:
-        return 8192
-
-    def pinned_memory(self) -> tuple[int, int]:
-        return 1 << 28, 1 << 23
-
-    def cache(self) -> ResponseCache | None:
-        return self.response_cache
-
-    def custom(self) -> Iterable[CustomFamily]:
-        return self.families
+    def __init__(
+        self,
+        series: Iterable[ModelSeries] = (),
+        families: Iterable[CustomFamily] = (),
+        response_cache: ResponseCache | None = None,
+    ) -> None:
+        self.series = list(series)
+        self.families = list(families)
+        self.ready: list[Readiness] = []
+        self.builds: list[RunningBuild] = []
+        super().__init__(
+            models=lambda: self.series,
+            readiness=lambda: self.ready,
+            engine_builds=lambda: self.builds,
+            http=lambda: HttpSeries(connections=3, requests={200: 7, 404: 1}),
+            tensor_memory=lambda: 8192,
+            pinned_memory=lambda: (1 << 28, 1 << 23),
+            cache=lambda: response_cache,
+            custom=lambda: self.families,
+        )
 
 
 @dataclass
