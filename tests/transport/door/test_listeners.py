@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import socket
@@ -12,7 +11,7 @@ import pytest
 
 from edge_serve.transport.door import listeners
 from edge_serve.transport.door.listeners import Acceptor, Listener, listen_tcp
-from tests.transport.http_scene import played
+from tests.transport.http_scene import played, until
 
 
 @played
@@ -24,8 +23,7 @@ async def test_all_that_connect_are_handed_on_until_it_stops() -> None:
         acceptor.add(listener)
     places = [listener.sock.getsockname() for listener in listeners]
     clients = [socket.create_connection(places[index % 2]) for index in range(100)]
-    while len(found) < 100:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(found) >= 100)
     assert not any(sock.getblocking() for sock in found)
     acceptor.stop()
     with pytest.raises(ConnectionRefusedError):
@@ -62,8 +60,7 @@ async def test_without_descriptors_it_waits_and_tries_again(
     scarce: Any = Scarce(listener.sock, errno.ECONNABORTED, errno.EPERM, errno.EMFILE)
     acceptor.add(Listener(scarce))
     with caplog.at_level(logging.WARNING), socket.create_connection(listener.sock.getsockname()):
-        while not found:
-            await asyncio.sleep(0.001)
+        await until(lambda: found)
     acceptor.stop()
     found[0].close()
     assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -23,15 +22,10 @@ from edge_serve.transport.grpc.messages import MessageReader
 from tests.protocol.http2_scene import data
 from tests.transport.grpc_raw import Raw, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
-from tests.transport.http_scene import played
+from tests.transport.http_scene import played, until
 from tests.transport.v2_scene import FakeLease
 
 GOOD = infer_request(request_id="i").SerializeToString()
-
-
-async def settled(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 @played
@@ -77,9 +71,9 @@ async def test_a_client_that_leaves_cancels_what_it_asked_for() -> None:
         raw = await scene.connect()
         raw.call(1, GOOD)
         raw.call(3, GOOD)
-        await settled(lambda: len(scene.service.waiting) == 2)
+        await until(lambda: len(scene.service.waiting) == 2)
         raw.writer.close()
-        await settled(lambda: scene.service.ticket.cancelled == 2)
+        await until(lambda: scene.service.ticket.cancelled == 2)
         for answer in scene.service.waiting:
             answer()
     assert lease.released == 2
@@ -92,7 +86,7 @@ async def test_a_reset_cancels_one_call() -> None:
         raw.call(1, GOOD)
         raw.call(3, GOOD)
         raw.send(frames.build_rst_stream(1, Code.CANCEL))
-        await settled(lambda: scene.service.ticket.cancelled == 1)
+        await until(lambda: scene.service.ticket.cancelled == 1)
         for answer in scene.service.waiting:
             answer()
         assert await raw.status(3) == (0, "")
@@ -104,7 +98,7 @@ async def test_answers_of_one_turn_arrive_in_any_order() -> None:
         raw = await scene.connect()
         for index in range(50):
             raw.call(2 * index + 1, GOOD)
-        await settled(lambda: len(scene.service.waiting) == 50)
+        await until(lambda: len(scene.service.waiting) == 50)
         for answer in reversed(scene.service.waiting):
             answer()
         assert [await raw.status(number) for number in (99, 1)] == [(0, ""), (0, "")]
@@ -130,11 +124,11 @@ async def test_memory_of_an_answer_is_given_back_when_the_kernel_has_taken_it() 
                 grown = struct.unpack(">I", payload)[0]
                 raw.data(3, whole[sent : sent + grown], end=sent + grown >= len(whole))
                 sent += grown
-        await settled(lambda: len(scene.service.requests) == 1)
+        await until(lambda: len(scene.service.requests) == 1)
         await asyncio.sleep(0.05)
         assert lease.released == 0  # the client has not read all of it
         assert await raw.status(3) == (0, "")
-        await settled(lambda: lease.released == 1)
+        await until(lambda: lease.released == 1)
 
 
 @played
@@ -201,7 +195,7 @@ async def test_an_answer_that_is_not_read_ends_its_call() -> None:
         raw = await scene.connect()
         raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 10)]))
         raw.call(1, GOOD)
-        await settled(lambda: len(scene.service.requests) == 1)
+        await until(lambda: len(scene.service.requests) == 1)
         scene.sweep_after(60)
         assert await raw.trailers(1) == {"reset": "CANCEL"}
     assert lease.released == 1
@@ -215,7 +209,7 @@ async def test_a_stream_that_has_ended_waits_for_its_client_as_long_as_a_call() 
         for number, end in ((1, False), (3, True)):
             raw.begin(number, block(INFERENCE + "ModelStreamInfer"))
             raw.data(number, message(GOOD), end=end)
-        await settled(lambda: len(scene.service.requests) == 2)
+        await until(lambda: len(scene.service.requests) == 2)
         scene.sweep_after(60)
         assert await raw.trailers(3) == {"reset": "CANCEL"}
         raw.send(frames.build_window_update(1, 1000), data(1, b"", end=True))
@@ -235,7 +229,7 @@ async def test_a_stream_that_is_not_read_does_not_keep_tensor_memory(trickles: b
         raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 0)]))
         raw.begin(1, block(INFERENCE + "ModelStreamInfer"))
         raw.data(1, message(infer_request(values=values).SerializeToString()))
-        await settled(lambda: len(scene.service.requests) == 1)
+        await until(lambda: len(scene.service.requests) == 1)
         for number in (3, 5):
             scene.sweep_after(29)
             raw.send(frames.build_window_update(1, 100) if trickles else b"")
@@ -258,7 +252,7 @@ async def test_data_sent_after_the_end_of_a_call_changes_nothing(afterwards: byt
         raw.send(frames.build_settings([(Http2Setting.INITIAL_WINDOW_SIZE, 0)]))
         raw.begin(1, block(INFERENCE + "ModelStreamInfer") + encode_literal(b"triton_grpc_error", b"true"))
         raw.data(1, message(GOOD) * 2)
-        await settled(lambda: len(service.waiting) == 2)
+        await until(lambda: len(service.waiting) == 2)
         service.waiting[0]()
         service.error = NotFound("unknown")
         service.waiting[1]()
@@ -278,12 +272,12 @@ async def test_a_client_that_asks_too_often_is_sent_away_as_by_grpc() -> None:
     async with raw_scene(GrpcFakeService(later=True)) as scene:
         raw = await scene.connect()
         raw.call(1, GOOD)
-        await settled(lambda: len(scene.service.requests) == 1)
+        await until(lambda: len(scene.service.requests) == 1)
         for _ in range(4):
             raw.send(frames.build_frame(PING, 0, 0, bytes(8)))
         _, code, text = await raw.goaway()
         assert (code, text) == (Code.ENHANCE_YOUR_CALM, "too_many_pings")
-        await settled(lambda: scene.service.ticket.cancelled == 1)
+        await until(lambda: scene.service.ticket.cancelled == 1)
 
 
 @played
@@ -314,7 +308,7 @@ async def test_a_client_that_reads_slowly_is_not_closed_by_the_keepalive() -> No
         for number in calls:
             raw.begin(number, block())
             raw.data(number, large, end=True)
-        await settled(lambda: len(scene.service.waiting) == len(calls))
+        await until(lambda: len(scene.service.waiting) == len(calls))
         for answer in scene.service.waiting:
             answer()
         await asyncio.sleep(0.05)  # the kernel takes as much as it can
@@ -328,13 +322,13 @@ async def test_a_silent_client_is_asked_and_closed() -> None:
     async with raw_scene(GrpcFakeService(later=True), keepalive=KeepaliveSettings(time=10, timeout=5)) as scene:
         raw = await scene.connect()
         raw.call(1, GOOD)
-        await settled(lambda: len(scene.service.waiting) == 1)
+        await until(lambda: len(scene.service.waiting) == 1)
         scene.sweep_after(10)
         kinds = [await raw.frame() for _ in range(4)]
         assert kinds[-1] == (PING, 0, 0, b"edgeping")
         raw.send(frames.build_frame(PING, frames.ACK, 0, b"edgeping"))
         raw.call(3, GOOD)
-        await settled(lambda: len(scene.service.waiting) == 2)
+        await until(lambda: len(scene.service.waiting) == 2)
         scene.sweep_after(9)
         scene.sweep_after(1)
         assert await raw.frame() == (PING, 0, 0, b"edgeping")
@@ -348,7 +342,7 @@ async def test_an_old_connection_ends_when_its_calls_have() -> None:
     async with raw_scene(GrpcFakeService(later=True), keepalive=KeepaliveSettings(max_age=80)) as scene:
         raw = await scene.connect()
         raw.call(1, GOOD)
-        await settled(lambda: len(scene.service.waiting) == 1)
+        await until(lambda: len(scene.service.waiting) == 1)
         scene.sweep_after(100)
         assert (await raw.goaway())[:2] == (2**31 - 1, Code.NO_ERROR)
         assert await raw.frame() == (PING, 0, 0, b"edgebye.")
@@ -384,7 +378,7 @@ async def test_conversations_end_when_the_server_stops(how: str) -> None:
         raw = await scene.connect()
         for number, path in ((1, stream), (3, watch), (5, reflection)):
             raw.begin(number, block(path))
-        await settled(lambda: any(len(one._table.open) == 3 for one in scene.server.connections))
+        await until(lambda: any(len(one._table.open) == 3 for one in scene.server.connections))
         stopping = asyncio.create_task(scene.server.drain(20.0) if how == "drain" else scene.server.retire(20.0))
         assert (await raw.goaway())[0] == 2**31 - 1
         raw.begin(7, block(stream))
@@ -408,12 +402,12 @@ async def test_the_age_of_a_connection_does_not_end_its_conversations() -> None:
     async with raw_scene(keepalive=KeepaliveSettings(max_age=80)) as scene:
         raw = await scene.connect()
         raw.begin(1, block(INFERENCE + "ModelStreamInfer"))
-        await settled(lambda: any(one._table.open for one in scene.server.connections))
+        await until(lambda: any(one._table.open for one in scene.server.connections))
         scene.sweep_after(100)
         raw.send(frames.build_frame(PING, frames.ACK, 0, b"edgebye."))
         assert [(await raw.goaway())[0] for _ in range(2)] == [2**31 - 1, 1]
         raw.data(1, message(GOOD))
-        await settled(lambda: len(scene.service.requests) == 1)
+        await until(lambda: len(scene.service.requests) == 1)
         draining = asyncio.create_task(scene.server.drain(20.0))
         assert (await raw.status(1))[0] == 14
         raw.writer.close()

@@ -141,11 +141,9 @@ async def test_a_client_that_leaves_in_the_middle_gives_the_memory_back() -> Non
         raw = await scene.connect()
         raw.begin(1, block())
         raw.data(1, message(infer_request(values=LARGE).SerializeToString())[:500_000])
-        while not service.leases:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.leases)
         raw.writer.close()
-        while not service.leases[0].released:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.leases[0].released)
     assert (service.leases[0].released, service.requests) == (1, [])
 
 
@@ -305,8 +303,7 @@ async def test_messages_of_a_stream_keep_their_order_while_a_codec_inflates_one(
         raw.data(1, message(infer_request(request_id="b").SerializeToString()))
         raw.data(1, message(gzip.compress(large.replace(b"\x01a", b"\x01c", 1)), 1))
         raw.data(1, message(infer_request(request_id="d").SerializeToString()), end=True)
-        while len(scene.service.requests) < 4:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(scene.service.requests) >= 4)
         assert [request.id for request in scene.service.requests] == ["a", "b", "c", "d"]
 
 
@@ -322,12 +319,10 @@ async def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> N
         first = infer_request(values=bytes(8_000_000)).SerializeToString()
         second = message(infer_request(values=bytes(100_000)).SerializeToString())
         raw.data(1, message(gzip.compress(first), 1) + second[:50_000])
-        while len(scene.service.requests) < 1:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(scene.service.requests) >= 1)
         assert memory.used == len(first) + len(second) - 5
         raw.data(1, second[50_000:], end=True)
-        while len(scene.service.requests) < 2:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(scene.service.requests) >= 2)
         for answer in scene.service.waiting:
             answer()
         assert await raw.status(1) == (0, "")

@@ -19,7 +19,7 @@ from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc_service.server import open_grpc
 from edge_serve.transport.v2.routes import RouteGroup
 from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, door, infer_request
-from tests.transport.http_scene import played
+from tests.transport.http_scene import played, until
 from tests.transport.v2_scene import FakeLease, FixedClock
 
 
@@ -83,11 +83,9 @@ async def test_a_client_that_leaves_cancels_its_request() -> None:
         running = call.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(
             infer_request().SerializeToString()
         )
-        while not service.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.waiting)
         running.cancel()
-        while not service.ticket.cancelled:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.ticket.cancelled)
         service.waiting.pop()()  # the late answer gives its memory back
     assert lease.released == 1
 
@@ -100,8 +98,7 @@ async def test_a_deadline_cancels_the_request_in_the_worker() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await call.channel.unary_unary(path)(infer_request().SerializeToString(), timeout=0.2)
         assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        while not service.ticket.cancelled:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.ticket.cancelled)
         assert 0 < service.requests[0].deadline_ns < 1_000 + 205_000_000  # gRPC rounds it up
 
 
@@ -217,8 +214,7 @@ async def test_draining_lets_calls_under_way_finish() -> None:
     service = GrpcFakeService(later=True)
     async with door(service) as (server, call):
         running = asyncio.create_task(call("ModelInfer", infer_request(), pb.ModelInferResponse))
-        while not service.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.waiting)
         draining = asyncio.create_task(server.drain(10.0))
         await asyncio.sleep(0)
         service.waiting.pop()()
@@ -233,8 +229,7 @@ async def test_draining_ends_a_stream_that_stays_open_when_all_of_it_is_answered
     async with door(service) as (server, call):
         stream = call.channel.stream_stream(INFERENCE + "ModelStreamInfer")()
         await stream.write(infer_request().SerializeToString())
-        while not service.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.waiting)
         draining = asyncio.create_task(server.drain(60.0))
         await asyncio.sleep(0)
         service.waiting.pop()()
