@@ -20,10 +20,8 @@ from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import prepare
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.stream import SHUTTING_DOWN, InferStream
-from edge_serve.transport.v2.infer import InferService, ServedVersion, report_unencodable
+from edge_serve.transport.v2.infer import InferService, ServedVersion, lease_aligned, report_unencodable
 
-#: alignment in the arena of a large message's first raw content
-_ALIGNMENT = 256
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 
@@ -53,11 +51,7 @@ class GrpcInference:
         asked = peek(beginning)
         if asked.first_raw < 0:
             return None
-        shift = -asked.first_raw % _ALIGNMENT
-        lease = self._service.lease(asked.model_name, asked.model_version, length + shift)
-        if lease is not None:
-            lease.skip(shift)
-        return lease
+        return lease_aligned(self._service, asked.model_name, asked.model_version, length, asked.first_raw)
 
     async def prepare(self, asked: CallHead, message: Message) -> None:
         """Decode a large message in a thread. See `Method.prepare`."""

@@ -37,6 +37,7 @@ from edge_serve.workers.memory.regions import SharedMemoryRegions
 log = logging.getLogger(__name__)
 
 _BINARY = "application/octet-stream"
+#: alignment in the arena of the first tensor of a body
 _ALIGNMENT = 256
 
 
@@ -60,6 +61,19 @@ class InferService(Protocol):
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
     @property
     def regions(self) -> SharedMemoryRegions: ...
+
+
+def lease_aligned(service: InferService, model: str, version: str, length: int, first: int) -> Room | None:
+    """Return memory in the model's arena for `length` bytes, the byte `first` aligned to 256 bytes; None = no arena.
+
+    Raises:
+        Unavailable: the arena is full.
+    """
+    shift = -first % _ALIGNMENT
+    room = service.lease(model, version, length + shift)
+    if room is not None:
+        room.skip(shift)
+    return room
 
 
 def start_trace(exchange: Exchange, now_ns: int) -> None:
@@ -108,21 +122,17 @@ class Inference:
 
     def place(self, v2_request: V2Request, length: int) -> Room | None:
         """Return tensor memory for a binary body, its first tensor aligned to 256 bytes, or for one for the codec."""
-        text = v2_request.length_text
-        shift = 0
-        if v2_request.refusal is not None or v2_request.compressed or text is None:
-            decoded = v2_request.refusal is None and v2_request.route.operation.group is RouteGroup.INFERENCE
-            if not decoded or length <= self._limits.inflated:
-                return None
-        else:
+        route, text, first = v2_request.route, v2_request.length_text, 0
+        if v2_request.refusal is not None:
+            return None
+        if text is not None and not v2_request.compressed:
             try:
-                shift = -(parse_header_length(text, length) or 0) % _ALIGNMENT
+                first = parse_header_length(text, length) or 0
             except InvalidArgument:
                 return None  # `handle` answers the error
-        lease = self._service.lease(v2_request.route.model, v2_request.route.version, length + shift)
-        if lease is not None:
-            lease.skip(shift)
-        return lease
+        elif route.operation.group is not RouteGroup.INFERENCE or length <= self._limits.inflated:
+            return None
+        return lease_aligned(self._service, route.model, route.version, length, first)
 
     def handle(self, exchange: Exchange, v2_request: V2Request) -> None:
         """Answer a request, now or later.
