@@ -137,12 +137,13 @@ class OnnxRuntimeBackend:
         except Unavailable as error:
             self._no_cuda = error.message
             return None
-        optimization = spec.config.get("optimization") or {}
-
-        def path() -> TensorPath:
-            return TensorPath(cuda, _seats(spec), path_settings(optimization))
-
-        return GpuSession(cuda, device, path, lambda stream: self._make(spec, on_stream(wanted, stream)))
+        cuda.set_device(device)
+        path = TensorPath(cuda, _seats(spec), path_settings(spec.config.get("optimization") or {}))
+        try:
+            return GpuSession(cuda, device, path, self._make(spec, on_stream(wanted, path.compute_stream)))
+        except BaseException:
+            path.close()
+            raise
 
     def _settings(self, spec: ModelSpec) -> settings.SessionSettings:
         size = settings.model_bytes(self._path(spec))

@@ -113,12 +113,12 @@ class OnnxGpuInstance:
         outputs = bound or [sessions.Output(name, self._plan.outputs[name]) for name in names]
         found = binding.run(outputs) if names else []
         path.ran(seat)
-        shapes = [one.shape for one in found]
+        shapes = [shape for _, shape in found]
         if bound:
             path.bound(seat)
         else:
             sizes, largest = self._sizes(names, shapes, rows)
-            copies = [(one.pointer, size) for one, size in zip(found, sizes, strict=True)]
+            copies = [(pointer, size) for (pointer, _), size in zip(found, sizes, strict=True)]
             path.copy_out(seat, copies, memory, largest)
         return shapes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -17,7 +17,6 @@ from edge_serve.backends.cuda.device_buffers import DeviceBuffers
 from edge_serve.backends.cuda.tensor_path import TensorPath
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.messages.tensors import DataType, Shape
-from edge_serve.records import frozen
 
 #: The library does not wait for the device at the end of a run. Without a graph id (-1 = no CUDA graph), the Python
 #: module of 1.32 takes 30 us to look for it.
@@ -28,42 +27,14 @@ WAIT = {**NO_WAIT, "disable_synchronize_execution_providers": "0"}
 RUNS_PER_WAIT = 100
 
 
-@frozen
-class DevicePlace:
-    """An output on the device, until the binding runs again."""
-
-    pointer: int
-    shape: Shape
-
-
 class GpuSession:
-    """A session and its stream. One thread at a time runs it.
+    """A session, and the streams and seats that it runs on. One thread at a time runs it."""
 
-    Args:
-        make: makes the session for a stream.
-        make_path: makes the streams and seats, on the device of the calling thread.
-
-    Raises:
-        EdgeServeError: the model does not load; nothing is left open then.
-    """
-
-    def __init__(
-        self,
-        cuda: CudaApi,
-        device: int,
-        make_path: Callable[[], TensorPath],
-        make: Callable[[int], sessions.Session],
-    ) -> None:
+    def __init__(self, cuda: CudaApi, device: int, path: TensorPath, session: sessions.Session) -> None:
         self.cuda = cuda
         self.device = device
-        self._is_open = False
-        cuda.set_device(device)
-        self.path = make_path()
-        try:
-            self.session = make(self.path.compute_stream)
-        except BaseException:
-            self.path.close()
-            raise
+        self.path = path
+        self.session = session
         self._is_open = True
 
     def close(self) -> None:
@@ -136,16 +107,16 @@ class SeatBinding:
         full = nbytes // rows * self._full if rows and rows < self._full else nbytes
         return self._buffers.reserve(name, nbytes, max(full, 2 * self._buffers.size(name)))
 
-    def run(self, outputs: Sequence[sessions.Output]) -> list[DevicePlace]:
-        """Enqueue a run, whose inputs are there. Return the places of the outputs, where they are once it has ended.
+    def run(self, outputs: Sequence[sessions.Output]) -> list[tuple[int, Shape]]:
+        """Enqueue a run, whose inputs are there. Return the addresses of the outputs, where they are once it has ended
+        and until the next run, and their shapes.
 
         Raises:
             EdgeServeError: the library refuses or fails.
         """
         self._runs += 1
         options = self._options if self._runs % RUNS_PER_WAIT else self._waiting
-        found = sessions.run_bound(self._session, self._io, outputs, self._device, options)
-        return [DevicePlace(pointer, shape) for pointer, shape in found]
+        return sessions.run_bound(self._session, self._io, outputs, self._device, options)
 
     def close(self) -> None:
         """Release the session. No batch may be on its way."""
