@@ -46,7 +46,6 @@ class OnnxRuntimeBackend:
         self._gpu_sessions: dict[int, GpuSession] = {}
         #: sessions on GPUs of models with strings, whose instances copy nothing themselves
         self._text_sessions: list[GpuSession] = []
-        self._sessions: dict[tuple[str, int], sessions.Session] = {}
         self._shared: dict[tuple[str, int], SharedSession] = {}
         #: number of instances that were opened on each device, and the settings of their second session
         self._opened: Counter[tuple[str, int]] = Counter()
@@ -66,7 +65,7 @@ class OnnxRuntimeBackend:
         gpu = self._gpu_session(spec, device) if kind == "GPU" else None
         if gpu is not None:
             self._gpu_sessions[device] = gpu
-        session = self._session(spec, kind, device) if gpu is None else gpu.session
+        session = self._shared_session(spec, kind, device).alone if gpu is None else gpu.session
         default = settings.default_max_batch_size(spec.backend_config, DEFAULT_MAX_BATCH_SIZE)
         return complete_onnx(config, sessions.inputs(session), sessions.outputs(session), default)
 
@@ -95,7 +94,6 @@ class OnnxRuntimeBackend:
 
     def close(self) -> None:
         """Release the sessions."""
-        self._sessions.clear()
         self._shared.clear()
         for gpu in (*self._gpu_sessions.values(), *self._text_sessions):
             gpu.close()
@@ -110,11 +108,10 @@ class OnnxRuntimeBackend:
             except BaseException:
                 gpu.close()
                 raise
-        session = self._session(spec, kind, device)
+        shared = self._shared_session(spec, kind, device)
         if kind == "GPU":
             host.log("WARNING", f"model '{spec.name}': ONNX Runtime copies inputs and outputs itself: {self._no_cuda}")
-        shared = self._shared.setdefault((kind, device), SharedSession(session))
-        return OnnxInstance(shared, _checked_plan(spec, session), sessions.run_options(self._settings(spec)))
+        return OnnxInstance(shared, _checked_plan(spec, shared.alone), sessions.run_options(self._settings(spec)))
 
     def _on_gpu(self, spec: ModelSpec, gpu: GpuSession) -> OnnxInstance | OnnxGpuInstance:
         plan, made = _checked_plan(spec, gpu.session), self._settings(spec)
@@ -160,11 +157,12 @@ class OnnxRuntimeBackend:
             self._shared[place].divide(sessions.make(path, made, wanted, spec.name))
             self._divided[place] = made
 
-    def _session(self, spec: ModelSpec, kind: str, device: int) -> sessions.Session:
-        session = self._sessions.get((kind, device))
-        if session is None:
-            session = self._sessions[kind, device] = self._make(spec, providers(spec.config, kind, device))
-        return session
+    def _shared_session(self, spec: ModelSpec, kind: str, device: int) -> SharedSession:
+        shared = self._shared.get((kind, device))
+        if shared is None:
+            session = self._make(spec, providers(spec.config, kind, device))
+            shared = self._shared[kind, device] = SharedSession(session)
+        return shared
 
     def _make(self, spec: ModelSpec, wanted: list[Provider]) -> sessions.Session:
         path = self._path(spec)

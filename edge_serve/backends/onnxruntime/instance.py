@@ -24,12 +24,12 @@ _MOST_PADDED = 16 * 1024 * 1024
 class SharedSession:
     """The session that the instances of a model on one device share: a context that gives the session for one run.
 
-    Args:
+    Attributes:
         alone: with every thread there is.
     """
 
     def __init__(self, alone: sessions.Session) -> None:
-        self._alone = alone
+        self.alone = alone
         self._together: sessions.Session | None = None
         self._running = 0
         self._lock = threading.Lock()
@@ -45,12 +45,12 @@ class SharedSession:
     @property
     def only(self) -> sessions.Session | None:
         """The session of every run; None if runs beside others have another one: then enter the context."""
-        return self._alone if self._together is None else None
+        return self.alone if self._together is None else None
 
     def __enter__(self) -> sessions.Session:
         with self._lock:
             self._running += 1
-            return self._together if self._running > 1 and self._together is not None else self._alone
+            return self._together if self._running > 1 and self._together is not None else self.alone
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
