@@ -23,7 +23,9 @@ class BindingPlan:
     Attributes:
         batches: whether there is a batch dimension.
         scalars: inputs of rank 0; requests give them as [1].
-        flattened: inputs with `allow_ragged_batch`.
+        flattened: inputs with `allow_ragged_batch`: the elements of all requests, in one dimension.
+        batch_inputs: inputs that are made from the shapes of others.
+        batch_outputs: outputs that are divided by the shapes of an input.
         scalar_outputs: outputs of rank 0, and the shape that the configuration gives them.
         fixed_outputs: shapes of the outputs that are known before a run, but for the number of rows.
         states: outputs that carry a sequence's state; they are always wanted.
@@ -42,6 +44,11 @@ class BindingPlan:
     states: Sequence[str]
     through_values: bool
     has_text: bool
+
+    @property
+    def without_rows(self) -> frozenset[str]:
+        """Return the inputs that have no rows: those that are flattened or made."""
+        return self.flattened.union(*(one.target_names for one in self.batch_inputs))
 
     def wanted(self, batch: Sequence[BackendRequest]) -> list[str]:
         """Return the model's outputs that some request of the batch wants, in the model's order."""

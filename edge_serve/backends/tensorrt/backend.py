@@ -5,29 +5,27 @@ Start in `instance` for what happens to a batch, in `loaded_engine` for how a pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from edge_serve.backends import host
 from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.binding_plan import make_plan
 from edge_serve.backends.cuda.registered_arena import registered_memory
 from edge_serve.backends.cuda.tensor_path import TensorPath
-from edge_serve.backends.tensorrt.bindings import BindingRole, input_bindings, ragged_batch
+from edge_serve.backends.tensorrt.bindings import BindingRole, input_bindings
 from edge_serve.backends.tensorrt.checks import check_tensorrt
 from edge_serve.backends.tensorrt.complete import complete_tensorrt
 from edge_serve.backends.tensorrt.context import Context
+from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.graphs import graph_specs, plan_graphs, wants_graphs
 from edge_serve.backends.tensorrt.instance import TensorRtInstance
 from edge_serve.backends.tensorrt.library import Library, load_library, load_plugins
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine, load_engine
 from edge_serve.backends.tensorrt.profiles import Choice, instance_profiles, largest_shape
-from edge_serve.backends.tensorrt.settings import (
-    backend_settings,
-    dla_core,
-    group_of,
-    model_settings,
-)
+from edge_serve.backends.tensorrt.settings import backend_settings, dla_core, group_of, model_settings
+from edge_serve.config.model.complete import FoundTensor
 from edge_serve.messages.tensors import Shape
 
 
@@ -91,28 +89,28 @@ class TensorRtBackend:
         check_tensorrt(spec.config, loaded.info, choices, one.name)
         cuda, settings = loaded.library.cuda, model_settings(spec.config)
         cuda.set_device(one.device_id)
-        states = [entry["output_name"] for entry in (spec.config.get("sequence_batching") or {}).get("state") or ()]
-        seats = 1 if states or loaded.info.has_shape_tensors else 2
+        inputs, outputs = (_found(tensors) for tensors in (loaded.info.inputs, loaded.info.outputs))
+        plan = make_plan(spec.config, inputs, outputs)
+        seats = 1 if plan.states or loaded.info.has_shape_tensors else 2
         path = TensorPath(cuda, seats, settings.path, registered_memory(cuda, spec, one.device_id))
         contexts: list[Context] = []
-        ragged = ragged_batch(spec.config)
-        batches = int(spec.config.get("max_batch_size", 0)) > 0
         try:
             for choice in choices:
                 largest = _largest(spec, loaded, choice)
                 contexts.append(Context(loaded, choice, largest, settings.strategy, path.compute_stream, path.seats))
             if wants_graphs(spec.config) and cuda.has_graphs:  # once all have reserved buffers, which graphs refer to
                 for context in contexts:
-                    graphs = plan_graphs(graph_specs(spec.config), loaded.info, context.choice, one.name, ragged.names)
+                    specs, whole = graph_specs(spec.config), plan.without_rows
+                    graphs = plan_graphs(specs, loaded.info, context.choice, one.name, whole)
                     # only further rows of a batch can be cut off again
-                    by_rows = batches and not ragged.names
+                    by_rows = plan.batches and not whole
                     context.capture(graphs if by_rows else replace(graphs, padded=False))
         except BaseException:
             for context in contexts:
                 context.close()
             path.close()
             raise
-        return TensorRtInstance(one.name, loaded, one.device_id, contexts, path, ragged, batches=batches, states=states)
+        return TensorRtInstance(one.name, loaded, one.device_id, contexts, path, plan)
 
     def _engine(self, spec: ModelSpec, device: int, core: int, instance: str) -> LoadedEngine:
         loaded = self._engines.get((device, core))
@@ -123,6 +121,10 @@ class TensorRtBackend:
                 load_plugins(self._library, settings.plugins)
             loaded = self._engines[device, core] = load_engine(self._library, spec, device, core, instance)
         return loaded
+
+
+def _found(tensors: Iterable[TensorInfo]) -> list[FoundTensor]:
+    return [FoundTensor(tensor.name, tensor.data_type, tensor.shape) for tensor in tensors]
 
 
 def _largest(spec: ModelSpec, loaded: LoadedEngine, choice: Choice) -> dict[str, Shape]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from edge_serve.config.model.complete import config_dims
 from edge_serve.errors import InvalidArgument
-from edge_serve.messages import ragged
 from edge_serve.records import frozen
 
 Json = Mapping[str, Any]
@@ -64,35 +63,6 @@ class Binding:
         if not max_batch_size:
             return self.dims
         return (-1 if self.role is BindingRole.BATCH else max_batch_size, *self.dims)
-
-
-@frozen
-class RaggedBatch:
-    """The tensors of a model that are joined and divided otherwise than by rows.
-
-    Attributes:
-        flattened: inputs with `allow_ragged_batch`: the elements of all requests, in one dimension.
-        made: inputs that are made from the shapes of others (`batch_input`).
-        scattered: outputs that are divided by the shapes of an input (`batch_output`).
-    """
-
-    flattened: frozenset[str]
-    made: Sequence[ragged.BatchInput]
-    scattered: Mapping[str, ragged.BatchOutput]
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Return the inputs that have no rows."""
-        return self.flattened.union(*(one.target_names for one in self.made))
-
-
-def ragged_batch(config: Json) -> RaggedBatch:
-    """Return what a checked configuration says of ragged batches."""
-    return RaggedBatch(
-        frozenset(entry["name"] for entry in config.get("input") or () if entry.get("allow_ragged_batch")),
-        ragged.batch_inputs(config),
-        {name: output for output in ragged.batch_outputs(config) for name in output.target_names},
-    )
 
 
 def input_bindings(config: Json) -> list[Binding]:

@@ -11,16 +11,14 @@ from contextlib import contextmanager
 import numpy as np
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
-from edge_serve.backends.binding_plan import wrong_rows
+from edge_serve.backends.binding_plan import BindingPlan, wrong_rows
 from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat, TensorPath
-from edge_serve.backends.tensorrt.bindings import RaggedBatch
 from edge_serve.backends.tensorrt.context import Context, Prepared, nbytes
 from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
 from edge_serve.backends.tensorrt.profiles import batch_values, choose
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.messages.ragged import make, scatter
 from edge_serve.messages.tensors import (
     BY_CONFIG_NAME,
     Array,
@@ -67,8 +65,6 @@ class TensorRtInstance:
     Args:
         contexts: one for each profile of the instance.
         path: with the stream of the contexts, the instance's own.
-        ragged: the tensors that are joined otherwise than by rows.
-        states: outputs that carry a sequence's state; they are always wanted.
 
     Attributes:
         seats: 2, or 1 for an engine with shape tensors, with outputs whose size the data decide, or with states.
@@ -84,10 +80,7 @@ class TensorRtInstance:
         device: int,
         contexts: Sequence[Context],
         path: TensorPath,
-        ragged: RaggedBatch,
-        *,
-        batches: bool,
-        states: Sequence[str] = (),
+        plan: BindingPlan,
     ) -> None:
         self._name = name
         self._loaded = loaded
@@ -96,16 +89,14 @@ class TensorRtInstance:
         self._contexts = contexts
         self._by_choice = {context.choice.index: context for context in contexts}
         self._path = path
-        self._ragged = ragged
-        self._batches = batches
-        self._states = states
+        self._plan = plan
         self._shape_tensors = {tensor.name for tensor in loaded.info.tensors if tensor.is_shape}
         self._is_lost = False
         self.seats = min(context.seats for context in contexts)
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """Return one reply per request. An error fails the whole batch."""
-        if self._batches or len(batch) == 1:
+        if self._plan.batches or len(batch) == 1:
             return self.finish(self.begin(batch, _PLAIN, timing))
         return [reply for request in batch for reply in self.execute((request,), timing)]
 
@@ -114,10 +105,10 @@ class TensorRtInstance:
         seat = self._path.take()
         with self._failing(seat):
             rows = [self._rows(request) for request in batch]
-            made = self._made(batch)
+            made = {name: array for name, _, array in self._plan.made_inputs(batch)}
             shapes, values = self._shapes(batch, sum(rows), made)
             context = self._by_choice[choose([one.choice for one in self._contexts], shapes, values, self._name).index]
-            wanted = {name for request in batch for name in request.requested_outputs}.union(self._states)
+            wanted = self._plan.wanted(batch)
             tensors = [tensor for tensor in self._loaded.info.outputs if tensor.name in wanted]
             run = context.prepare(seat.index, shapes, values)
             begun = _Begun(seat, context, run, batch, rows, made, tensors, outputs, timing, [], 0)
@@ -193,17 +184,9 @@ class TensorRtInstance:
 
     def _rows(self, request: BackendRequest) -> int:
         """Return the rows of a request; 0 = the model does not batch. Shape tensors have none."""
-        if not self._batches or not request.inputs:
+        if not self._plan.batches or not request.inputs:
             return 0
         return next((tensor.shape[0] for tensor in request.inputs if tensor.name not in self._shape_tensors), 1)
-
-    def _made(self, batch: Sequence[BackendRequest]) -> dict[str, Array]:
-        """Return the inputs that are made from the shapes of others (`batch_input`)."""
-        made: dict[str, Array] = {}
-        for one in self._ragged.made:
-            shapes = [_input(request, one.source_input).shape for request in batch]
-            made.update(dict.fromkeys(one.target_names, make(one.kind, one.datatype, shapes)))
-        return made
 
     def _shapes(
         self, batch: Sequence[BackendRequest], rows: int, made: Mapping[str, Array]
@@ -218,11 +201,11 @@ class TensorRtInstance:
             first = _input(batch[0], name)
             if is_shape:
                 row = [int(one) for one in to_array(bytes(first.data), first.datatype, first.shape).reshape(-1)]
-                values[name] = batch_values(row, rows, batching=self._batches)
-            elif name in self._ragged.flattened:
+                values[name] = batch_values(row, rows, batching=self._plan.batches)
+            elif name in self._plan.flattened:
                 shapes[name] = (sum(element_count(_input(one, name).shape) for one in batch),)
             else:
-                shapes[name] = (rows, *first.shape[1:]) if self._batches else tuple(first.shape)
+                shapes[name] = (rows, *first.shape[1:]) if self._plan.batches else tuple(first.shape)
         return shapes, values
 
     def _places(self, begun: _Begun) -> list[tuple[int, int]]:
@@ -236,7 +219,7 @@ class TensorRtInstance:
         places, total = [], sum(begun.rows)
         for tensor in begun.tensors:
             pointer, shape = begun.context.output(begun.seat.index, tensor, begun.run)
-            by_rows = self._batches and not tensor.is_shape and tensor.name not in self._ragged.scattered
+            by_rows = self._plan.batches and not tensor.is_shape and tensor.name not in self._plan.batch_outputs
             if by_rows and shape[:1] != (total + begun.run.padding,):
                 raise wrong_rows(tensor.name, shape, total + begun.run.padding)
             size = nbytes(tensor, shape)
@@ -250,10 +233,10 @@ class TensorRtInstance:
         replies = [Reply() for _ in begun.batch]
         for tensor, shape, data in zip(begun.tensors, begun.shapes, found, strict=True):
             datatype, at = BY_CONFIG_NAME[tensor.data_type], 0
-            if not self._batches:
+            if not self._plan.batches:
                 replies[0].outputs.append(InferTensor(tensor.name, datatype, shape, data))
                 continue
-            if tensor.name in self._ragged.scattered:
+            if tensor.name in self._plan.batch_outputs:
                 self._scatter(begun, replies, tensor.name, datatype, data)
                 continue
             if tensor.is_shape:
@@ -261,7 +244,7 @@ class TensorRtInstance:
                 continue
             each, view = len(data) // max(1, sum(begun.rows)), memoryview(data)
             for request, reply, rows in zip(begun.batch, replies, begun.rows, strict=True):
-                if tensor.name in request.requested_outputs or tensor.name in self._states:
+                if tensor.name in request.requested_outputs or tensor.name in self._plan.states:
                     part = view[at : at + rows * each]
                     reply.outputs.append(InferTensor(tensor.name, datatype, (rows, *shape[1:]), part))
                 at += rows * each
@@ -269,9 +252,7 @@ class TensorRtInstance:
 
     def _scatter(self, begun: _Begun, replies: Sequence[Reply], name: str, datatype: DataType, data: Buffer) -> None:
         """Give each request the part of an output that the shape of one of its inputs asks for."""
-        output = self._ragged.scattered[name]
-        shapes = [_input(request, output.source_input).shape for request in begun.batch]
-        parts = scatter(np.frombuffer(data, datatype.numpy), output.dims, shapes)
+        parts = self._plan.scatter(name, np.frombuffer(data, datatype.numpy), begun.batch)
         for request, reply, part in zip(begun.batch, replies, parts, strict=True):
             if name in request.requested_outputs:
                 reply.outputs.append(InferTensor(name, datatype, part.shape, from_array(part, datatype)))
