@@ -131,7 +131,7 @@ def cause(errors: Sequence[str]) -> str:
 def _advice(case: _Case) -> str:
     for pattern, advise in _BY_TEXT:
         if match := pattern.search(case.text):
-            return advise(match, case)
+            return advise(match, case) if callable(advise) else advise.format(*match.groups(), again=case.again)
     if any(_MEMORY.search(text) for text in case.logged.errors):
         return _on_memory(None, case)
     return _on_content(None, case) if case.step is Step.ENGINE else ""
@@ -143,56 +143,11 @@ def _on_version(match: re.Match[str], case: _Case) -> str:
     return f"the plan was built by {version}, and this is TensorRT {here}: {case.again}"
 
 
-def _on_version_tag(match: re.Match[str], case: _Case) -> str:
-    return f"the plan is of another TensorRT (its format is {match[2]}, and this one's is {match[1]}): {case.again}"
-
-
-def _on_device(match: re.Match[str], case: _Case) -> str:
-    here, built = (capability.strip(".") for capability in match.groups())
-    return (
-        f"the plan was built for compute capability {built}, and this device has {here}: {case.again}; plans for "
-        "several devices go side by side with cc_model_filenames"
-    )
-
-
-def _on_platform(match: re.Match[str], case: _Case) -> str:
-    return f"the plan was built on another operating system or processor: {case.again}"
-
-
 def _on_plugin(match: re.Match[str], case: _Case) -> str:
     name = next(filter(None, match.groups()), "")
     return (
         f"the engine needs {f'the plugin {name}' if name else 'a plugin'}, which no loaded library has: start the "
         "server with --backend-config=tensorrt,plugins=PATH.so (several with ; between them)"
-    )
-
-
-def _on_plugin_library(match: re.Match[str], case: _Case) -> str:
-    return f"the plugin library {match[1]} does not load: see: ldd {match[1]}"
-
-
-def _on_host_code(match: re.Match[str], case: _Case) -> str:
-    return (
-        "the plan is version-compatible and carries code: if you trust it, start the server with "
-        f"--backend-config=tensorrt,version-compatible=true, or {case.again}"
-    )
-
-
-def _on_driver(match: re.Match[str], case: _Case) -> str:
-    return "no NVIDIA driver answers, or it is older than the library needs: see: edge-serve doctor"
-
-
-def _on_builder(match: re.Match[str], case: _Case) -> str:
-    return (
-        f"the library {match[1]} is needed to build engines, and not to serve them: install it, or build the plan on "
-        "another machine of the same kind"
-    )
-
-
-def _on_lean(match: re.Match[str], case: _Case) -> str:
-    return (
-        f"a version-compatible plan carries the lean runtime, and {match[1]} is not installed: install TensorRT's lean "
-        "runtime in the same version (pip install tensorrt-lean), or build without --version-compatible"
     )
 
 
@@ -210,10 +165,6 @@ QUANTIZED_ADVICE = (
     "an ONNX file without Q-DQ nodes (QuantizeLinear, DequantizeLinear) has no scales for it: quantize the model, as "
     "with NVIDIA's Model Optimizer"
 )
-
-
-def _on_scales(match: re.Match[str], case: _Case) -> str:
-    return QUANTIZED_ADVICE
 
 
 def _on_memory(match: re.Match[str] | None, case: _Case) -> str:
@@ -276,19 +227,48 @@ _KINDS: FileKinds = (
     (rb"PK\x03\x04", "a ZIP archive", "unpack it"),
 )  # fmt: skip
 
-_BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Case], str]], ...] = (
+#: a pattern of the text, and the advice, or the function that returns it; {0} is the first group of the pattern
+_BY_TEXT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str], _Case], str]], ...] = (
     (re.compile(r"expecting library version ([\d.]+) got ([\d.]*)"), _on_version),
-    (re.compile(r"Current Version: (\d+), Serialized Engine Version: (\d+)"), _on_version_tag),
-    (re.compile(r"expecting compute ([\d.]+) got compute ([\d.]+)"), _on_device),
-    (re.compile(r"Platform specific tag mismatch|target runtime platform"), _on_platform),
+    (
+        re.compile(r"Current Version: (\d+), Serialized Engine Version: (\d+)"),
+        "the plan is of another TensorRT (its format is {1}, and this one's is {0}): {again}",
+    ),
+    (
+        re.compile(r"expecting compute ([\d.]*\d) got compute ([\d.]*\d)"),
+        "the plan was built for compute capability {1}, and this device has {0}: {again}; plans for several devices go "
+        "side by side with cc_model_filenames",
+    ),
+    (
+        re.compile(r"Platform specific tag mismatch|target runtime platform"),
+        "the plan was built on another operating system or processor: {again}",
+    ),
     (re.compile(r"find plugin:? (\S+?),? version|IPluginCreator not found|Plugin not found"), _on_plugin),
-    (re.compile(r"unable to load (?:shared|plugin) library:? '?([^\s':]+)", re.IGNORECASE), _on_plugin_library),
-    (re.compile(r"host ?code|version[- ]compatible", re.IGNORECASE), _on_host_code),
-    (re.compile(r"CUDA initialization failure|insufficient for CUDA|no CUDA-capable device"), _on_driver),
-    (re.compile(r"Unable to load library: (\S*builder_resource\S*?)[:,]?(?=\s|$)"), _on_builder),
-    (re.compile(r"Unable to load library: (\S*nvinfer_lean\S*?)[:,]?(?=\s|$)"), _on_lean),
+    (
+        re.compile(r"unable to load (?:shared|plugin) library:? '?([^\s':]+)", re.IGNORECASE),
+        "the plugin library {0} does not load: see: ldd {0}",
+    ),
+    (
+        re.compile(r"host ?code|version[- ]compatible", re.IGNORECASE),
+        "the plan is version-compatible and carries code: if you trust it, start the server with "
+        "--backend-config=tensorrt,version-compatible=true, or {again}",
+    ),
+    (
+        re.compile(r"CUDA initialization failure|insufficient for CUDA|no CUDA-capable device"),
+        "no NVIDIA driver answers, or it is older than the library needs: see: edge-serve doctor",
+    ),
+    (
+        re.compile(r"Unable to load library: (\S*builder_resource\S*?)[:,]?(?=\s|$)"),
+        "the library {0} is needed to build engines, and not to serve them: install it, or build the plan on another "
+        "machine of the same kind",
+    ),
+    (
+        re.compile(r"Unable to load library: (\S*nvinfer_lean\S*?)[:,]?(?=\s|$)"),
+        "a version-compatible plan carries the lean runtime, and {0} is not installed: install TensorRT's lean runtime "
+        "in the same version (pip install tensorrt-lean), or build without --version-compatible",
+    ),
     (re.compile(r"Could not find any implementation for (?:node )?(.*?)\.?\)?\s*\Z", re.DOTALL), _on_implementation),
-    (re.compile(r"no scaling factors detected|Could not find scales for tensor"), _on_scales),
+    (re.compile(r"no scaling factors detected|Could not find scales for tensor"), QUANTIZED_ADVICE),
     (_MEMORY, _on_memory),
     (
         re.compile(r"magic ?tag|archive size|expected size of serialized|empty memory|Version tag", re.IGNORECASE),
