@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import cast
 
 from edge_serve.backends.base import Backend, ModelSpec
-from edge_serve.backends.packs import PACKS, built_in_module, install_command, installed_backends
+from edge_serve.backends.packs import NAME, PACKS, built_in_module, install_command, installed_backends
 from edge_serve.errors import Internal, InvalidArgument, Unavailable, with_advice
 
 #: the old `platform` names of config.pbtxt, and whose they are (core src/constants.h)
@@ -50,7 +50,6 @@ HINTS = {
     "huggingface": _IN_PYTHON,
     "dali": "write the preparation of inputs as a model.py (NumPy, Pillow, OpenCV), and join the two in an ensemble",
 }
-_NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
 def load(name: str, spec: ModelSpec) -> Backend:
@@ -62,7 +61,7 @@ def load(name: str, spec: ModelSpec) -> Backend:
         Internal: its module does not import, or holds no `Backend`.
     """
     name = PLATFORMS.get(name, name)
-    if _NAME.match(name):
+    if NAME.match(name):
         module = _builtin(name) or _of_pack(spec) or _installed(name) or _beside(spec)
         if module is not None:
             return _made(name, module)

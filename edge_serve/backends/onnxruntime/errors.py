@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from edge_serve.backends.base import DeviceLost
-from edge_serve.backends.cuda.api import CudaError, says_sticky
+from edge_serve.backends.cuda.api import STICKY, says_sticky
 from edge_serve.errors import EdgeServeError, Internal, with_advice
 
 #: a run with bound tensors fails without the code (onnxruntime_pybind_state.cc)
@@ -47,12 +47,8 @@ def translated_on_gpu(error: Exception) -> EdgeServeError:
 
 
 def _is_sticky(text: str) -> bool:
-    codes = (int(code) for code in _CUDA_FAILURE.findall(text))
-    return (
-        says_sticky(text)
-        or _STICKY.search(text) is not None
-        or any(CudaError("", code, "", "").sticky for code in codes)
-    )
+    codes = {int(code) for code in _CUDA_FAILURE.findall(text)}
+    return says_sticky(text) or _STICKY.search(text) is not None or not codes.isdisjoint(STICKY)
 
 
 def _advice(told: EdgeServeError) -> str:
