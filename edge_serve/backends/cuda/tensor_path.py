@@ -73,6 +73,9 @@ class PlainOutputs:
         return np.empty(nbytes, np.uint8).data
 
 
+PLAIN_OUTPUTS = PlainOutputs()
+
+
 @slotted
 class Seat:
     """The events and the memory of one batch on its way.
@@ -290,7 +293,7 @@ class TensorPath:
         if seat.slot is None and largest <= memory.inline:
             seat.is_staged = self._settings.pinned_output
             if not seat.is_staged:
-                return _PLAIN.allocate(nbytes)
+                return PLAIN_OUTPUTS.allocate(nbytes)
             seat.staged_out.reserve(nbytes)
             return seat.staged_out.view
         slot = _slot(memory, nbytes) if seat.slot is None else seat.slot
@@ -352,12 +355,9 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-_PLAIN = PlainOutputs()
-
-
 def _slot(memory: OutputMemory, nbytes: int) -> memoryview:
     """Return memory of the reply; if there is none, which the reply then says of its large outputs, ordinary memory."""
     try:
         return memory.allocate(nbytes)
     except Unavailable:
-        return _PLAIN.allocate(nbytes)
+        return PLAIN_OUTPUTS.allocate(nbytes)

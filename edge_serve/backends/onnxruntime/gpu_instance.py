@@ -15,14 +15,12 @@ from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, R
 from edge_serve.backends.binding_plan import BindingPlan, input_of, not_joined, wrong_rows
 from edge_serve.backends.cuda.api import OUT_OF_MEMORY, CudaError
 from edge_serve.backends.cuda.memory import ADVICE, OutOfMemory
-from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat
+from edge_serve.backends.cuda.tensor_path import PLAIN_OUTPUTS, Seat
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.gpu_session import GpuSession, SeatBinding
 from edge_serve.errors import Internal, with_advice
 from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, from_array
 from edge_serve.records import slotted
-
-_PLAIN = PlainOutputs()
 
 
 @slotted
@@ -85,7 +83,7 @@ class OnnxGpuInstance:
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """Return one reply per request. An error fails the whole batch."""
         if self._plan.batches or len(batch) == 1:
-            return self.finish(self.begin(batch, _PLAIN, timing))
+            return self.finish(self.begin(batch, PLAIN_OUTPUTS, timing))
         return [reply for request in batch for reply in self.execute((request,), timing)]
 
     def begin(self, batch: Sequence[BackendRequest], outputs: OutputMemory, timing: Timing) -> _Begun:

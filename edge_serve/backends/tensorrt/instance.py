@@ -13,11 +13,11 @@ import numpy as np
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
 from edge_serve.backends.binding_plan import BindingPlan, wrong_rows
 from edge_serve.backends.cuda.api import CudaApi, CudaError
-from edge_serve.backends.cuda.tensor_path import PlainOutputs, Seat, TensorPath
+from edge_serve.backends.cuda.tensor_path import PLAIN_OUTPUTS, Seat, TensorPath
 from edge_serve.backends.tensorrt.context import Context, Prepared, nbytes
 from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
-from edge_serve.backends.tensorrt.profiles import batch_values, choose
+from edge_serve.backends.tensorrt.profiles import choose
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.tensors import (
     BY_CONFIG_NAME,
@@ -31,8 +31,6 @@ from edge_serve.messages.tensors import (
     to_array,
 )
 from edge_serve.records import slotted
-
-_PLAIN = PlainOutputs()
 
 
 @slotted
@@ -97,7 +95,7 @@ class TensorRtInstance:
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """Return one reply per request. An error fails the whole batch."""
         if self._plan.batches or len(batch) == 1:
-            return self.finish(self.begin(batch, _PLAIN, timing))
+            return self.finish(self.begin(batch, PLAIN_OUTPUTS, timing))
         return [reply for request in batch for reply in self.execute((request,), timing)]
 
     def begin(self, batch: Sequence[BackendRequest], outputs: OutputMemory, timing: Timing) -> _Begun:
@@ -201,7 +199,7 @@ class TensorRtInstance:
             first = _input(batch[0], name)
             if is_shape:
                 row = [int(one) for one in to_array(bytes(first.data), first.datatype, first.shape).reshape(-1)]
-                values[name] = batch_values(row, rows, batching=self._plan.batches)
+                values[name] = (rows, *row) if self._plan.batches else tuple(row)  # equal in all requests of a batch
             elif name in self._plan.flattened:
                 shapes[name] = (sum(element_count(_input(one, name).shape) for one in batch),)
             else:

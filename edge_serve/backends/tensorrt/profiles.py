@@ -171,15 +171,6 @@ def _none_fits(choices: Sequence[Choice], shapes: Shapes, values: Shapes, instan
     )
 
 
-def batch_values(row: Sequence[int], batch: int, *, batching: bool) -> tuple[int, ...]:
-    """Return the values of a shape tensor for a batch: the first one is the size of the batch, if the model batches.
-
-    Args:
-        row: the values of one request; those of all requests of a batch are equal.
-    """
-    return (batch, *row) if batching else tuple(row)
-
-
 def largest_shape(span: Range, dims: Sequence[int], max_batch_size: int, name: str, model: str) -> tuple[int, ...]:
     """Return the largest shape that a profile and the configuration allow for an input, which its memory must hold.
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from edge_serve.backends.tensorrt.engine import Profile, Range
 from edge_serve.backends.tensorrt.profiles import (
     Choice,
-    batch_values,
     choose,
     distance,
     fault,
@@ -156,11 +155,6 @@ def test_scalar_shape_tensor() -> None:
     one = profile({"n": span((2,), (4,), (8,))}, n=span(()))
     assert fault(one, {}, {"n": (3,)}, "m_0_0") is None
     assert fault(one, {}, {"n": (1,)}, "m_0_0") is not None
-
-
-def test_the_batch_is_the_first_value() -> None:
-    assert batch_values((64, 64), 8, batching=True) == (8, 64, 64)
-    assert batch_values((64, 64), 1, batching=False) == (64, 64)
 
 
 @pytest.mark.parametrize(
