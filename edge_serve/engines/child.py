@@ -26,9 +26,10 @@ from edge_serve.backends.onnxruntime.external import check_external_data, locati
 from edge_serve.backends.tensorrt.library import Library, load_library, load_plugins
 from edge_serve.backends.tensorrt.plan import PlanMeta, Step
 from edge_serve.engines.builder import build_plan, check_builder, lost_memory
-from edge_serve.engines.cache import EngineCache, EngineLease, export
+from edge_serve.engines.cache import EngineCache, export
 from edge_serve.engines.request import BuiltEngine, EngineRequest, digest, engine_key
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
+from edge_serve.files import lock_shared
 
 _NICE = 10
 _PR_SET_PDEATHSIG = 1
@@ -63,7 +64,7 @@ def build_engine(request: EngineRequest, library: Library, report: Report) -> Bu
                 found = _find(cache, key, held)
                 if found is None:
                     found, seconds, workspace = _build(request, library, cache, key, sha256, capability, report)
-                    held.callback(EngineLease(str(found[0]), seconds).release)
+                    held.callback(os.close, lock_shared(found[0]))
         plan, meta = found
         if request.output:
             target = Path(request.output)
@@ -82,7 +83,7 @@ def _find(cache: EngineCache, key: str, held: contextlib.ExitStack) -> tuple[Pat
     found = cache.find(key)
     if found is not None:
         try:
-            held.callback(EngineLease(str(found[0]), 0.0).release)
+            held.callback(os.close, lock_shared(found[0]))
         except OSError:  # another build has removed it since
             return None
     return found
