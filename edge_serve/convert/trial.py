@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_serve.convert.samples import Sample
+from edge_serve.golden.comparison import float_distance
 from edge_serve.in_process import Server
 from edge_serve.messages.tensors import Array
 from edge_serve.observe.metrics.gpu import ReadGpus
@@ -108,14 +109,9 @@ def _difference(found: Array, expected: Array, rtol: float, atol: float) -> tupl
     if expected.dtype == object:  # strings
         differ = int((found != expected).sum())
         return float(differ > 0), 1.0, differ
-    ours, theirs = found.astype(np.float64), expected.astype(np.float64)
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))  # as in a golden test
-    comparable = np.isfinite(ours) & np.isfinite(theirs)
-    with np.errstate(invalid="ignore"):
-        off = np.where(same, 0.0, np.where(comparable, np.abs(ours - theirs), np.inf))
-        beyond = ~same & ~(comparable & (off <= atol + rtol * np.abs(theirs)))
-    magnitudes = np.abs(theirs[np.isfinite(theirs)])
-    return float(np.max(off, initial=0.0)), float(np.max(magnitudes, initial=0.0)), int(beyond.sum())
+    far, off = float_distance(found, expected, rtol, atol)
+    magnitudes = np.abs(expected[np.isfinite(expected)].astype(np.float64))
+    return float(np.max(off, initial=0.0)), float(np.max(magnitudes, initial=0.0)), int(far.sum())
 
 
 def _used(read_gpus: ReadGpus) -> int | None:

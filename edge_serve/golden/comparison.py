@@ -91,7 +91,7 @@ def _compare_numbers(found: InferTensor, expected: InferTensor, rtol: float, ato
     differ, largest, place = 0, -1.0, -1
     for start in range(0, theirs.size, _PIECE):
         got, want = (_values(array[start : start + _PIECE], datatype) for array in (ours, theirs))
-        far, distance = _float_distance(got, want, rtol, atol) if is_float else _whole_distance(got, want)
+        far, distance = float_distance(got, want, rtol, atol) if is_float else _whole_distance(got, want)
         count = int(np.count_nonzero(far))
         if count:
             differ += count
@@ -122,14 +122,15 @@ def _values(piece: Array, datatype: DataType) -> Array:
     return piece
 
 
-def _float_distance(got: Array, want: Array, rtol: float, atol: float) -> tuple[npt.NDArray[np.bool_], Array]:
-    """Return which values are too far from each other, and how far."""
+def float_distance(got: Array, want: Array, rtol: float, atol: float) -> tuple[npt.NDArray[np.bool_], Array]:
+    """Return which values are too far from each other, and how far all of them are: 0 for two NaN or equal infinities,
+    infinite for NaN beside a number."""
     ours, theirs = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(ours - theirs)
         same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
         is_near = np.isfinite(ours) & np.isfinite(theirs) & (distance <= atol + rtol * np.abs(theirs))
-    return ~(same | is_near), np.where(np.isnan(distance), np.inf, distance)
+    return ~(same | is_near), np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
 
 
 def _whole_distance(got: Array, want: Array) -> tuple[npt.NDArray[np.bool_], Array]:
