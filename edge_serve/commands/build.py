@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -27,7 +28,7 @@ from edge_serve.engines.model import ONNX_FILE, file_request, model_request, pla
 from edge_serve.engines.options import EngineOptions
 from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
-from edge_serve.engines.settings import DEFAULT_CACHE_MB, CacheSettings, cache_settings
+from edge_serve.engines.settings import DEFAULT_CACHE_MB, CacheSettings, default_directory
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
 from edge_serve.files import path_of
 from edge_serve.messages.line import one_line
@@ -49,7 +50,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     built: list[BuiltEngine] = []
     error = ""
     try:
-        cache = cache_of(found.cache, found.cache_mb, found.timing_cache, environ)
+        cache = cache_of(found, environ)
         options = build_options.options_of(found)
         target: str = found.model
         if target.endswith(_ONNX):
@@ -61,7 +62,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
             requests = _of_model(directory, cache, options, found.device)
         requests = [replace(one, plugins=(*one.plugins, *found.plugin)) for one in requests]
         for request in requests:
-            built.append(asyncio.run(_build(request, _printer(request, quiet=found.json))))
+            built.append(build_plan(request, show_progress(Path(request.onnx).name, quiet=found.json)))
             if not found.json:
                 print(report(built[-1]), flush=True)
     except EdgeServeError as problem:
@@ -77,9 +78,10 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     return BAD if error else GOOD
 
 
-async def _build(request: EngineRequest, on_progress: Callable[[BuildProgress], None]) -> BuiltEngine:
+def build_plan(request: EngineRequest, on_progress: Callable[[BuildProgress], None]) -> BuiltEngine:
+    """Build a plan with the interpreter of this program, and wait for it. Raises as `run_build`."""
     interpreter = own_interpreter()
-    return await run_build(request, interpreter.command, interpreter.variables, on_progress)
+    return asyncio.run(run_build(request, interpreter.command, interpreter.variables, on_progress))
 
 
 def document(built: Sequence[BuiltEngine], error: str) -> dict[str, Any]:
@@ -114,25 +116,24 @@ def _range(least: Sequence[int], best: Sequence[int], most: Sequence[int]) -> st
     return texts[0] if texts[0] == texts[2] else f"{texts[0]} to {texts[2]} (best {texts[1]})"
 
 
-def _printer(request: EngineRequest, *, quiet: bool) -> Callable[[BuildProgress], None]:
-    """Return a function that shows progress on a terminal."""
+def show_progress(name: str, *, quiet: bool) -> Callable[[BuildProgress], None]:
+    """Return a function that shows the progress of a build on a terminal, after a name."""
     if quiet or not sys.stderr.isatty():
         return lambda progress: None
-    name = Path(request.onnx).name
     return lambda progress: print(f"\r\x1b[K{name}: {progress}", end="\r", file=sys.stderr, flush=True)
 
 
-def cache_of(directory: str, most_mb: int, timing_cache: str, environ: Mapping[str, str] = os.environ) -> CacheSettings:
-    """Return the cache that the options name, or else the user's.
+def cache_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> CacheSettings:
+    """Return the cache that the options `--cache`, `--cache-mb`, and `--timing-cache` name, or else the user's.
 
     Raises:
         InvalidArgument: the timing cache is a directory, a device, or a pipe.
     """
-    if os.path.exists(timing_cache) and not os.path.isfile(timing_cache):
-        raise InvalidArgument(f"--timing-cache '{timing_cache}' is no regular file: name the file to keep it in")
-    found = cache_settings({}, environ)
-    times = os.path.abspath(timing_cache) if timing_cache else ""
-    return CacheSettings(Path(directory) if directory else found.directory, most_mb, times)
+    times: str = options.timing_cache
+    if os.path.exists(times) and not os.path.isfile(times):
+        raise InvalidArgument(f"--timing-cache '{times}' is no regular file: name the file to keep it in")
+    directory = Path(options.cache) if options.cache else default_directory(environ)
+    return CacheSettings(directory, options.cache_mb, os.path.abspath(times) if times else "")
 
 
 def _of_file(onnx: Path, output: str, cache: CacheSettings, options: EngineOptions, device: int) -> EngineRequest:
@@ -142,7 +143,8 @@ def _of_file(onnx: Path, output: str, cache: CacheSettings, options: EngineOptio
     gpus = find_devices()
     model = onnx.absolute().parent.parent
     if onnx.absolute().parent.name.isdigit() and (model / CONFIG_FILE).is_file():
-        config = {**_config_of(model), "default_model_filename": onnx.name, "cc_model_filenames": {}}
+        config = model_config_to_json(load_model_config(model, auto_complete=True))
+        config |= {"default_model_filename": onnx.name, "cc_model_filenames": {}}
         request = model_request(config, onnx.absolute().parent, cache, gpus, {}, options, device)
     else:
         request = file_request(onnx, cache, gpus, options, device)
@@ -165,9 +167,9 @@ def _check_files(onnx: Path, plan: Path) -> None:
 
 def _of_model(directory: Path, cache: CacheSettings, options: EngineOptions, device: int) -> list[EngineRequest]:
     """Return a request for each version that the configuration serves."""
-    config = _config_of(directory)
-    pb_config = load_model_config(directory, auto_complete=True)
-    chosen = choose(pb_config.version_policy, versions(directory))
+    loaded = load_model_config(directory, auto_complete=True)
+    config = model_config_to_json(loaded)
+    chosen = choose(loaded.version_policy, versions(directory))
     if not chosen:
         raise InvalidArgument(f"model '{directory.name}' has no version, expected '{directory}/1/{ONNX_FILE}'")
     gpus = find_devices()
@@ -178,10 +180,6 @@ def _of_model(directory: Path, cache: CacheSettings, options: EngineOptions, dev
         )
         for version in chosen
     ]
-
-
-def _config_of(directory: Path) -> dict[str, Any]:
-    return model_config_to_json(load_model_config(directory, auto_complete=True))
 
 
 def find_model(name: str, repositories: Sequence[str], environ: Mapping[str, str]) -> Path:

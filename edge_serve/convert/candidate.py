@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from edge_serve.backends.tensorrt.plan import DEFAULT_FILENAME
+from edge_serve.commands.build import build_plan
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.convert.samples import Sample
@@ -15,7 +15,6 @@ from edge_serve.convert.trial import Trial
 from edge_serve.devices.device import Gpus
 from edge_serve.engines.model import model_request
 from edge_serve.engines.options import EngineOptions
-from edge_serve.engines.process import run_build
 from edge_serve.engines.request import BuildProgress, BuiltEngine
 from edge_serve.engines.settings import CacheSettings
 from edge_serve.golden.reader import GoldenBudget
@@ -24,7 +23,6 @@ from edge_serve.in_process.arrays import tensor_of
 from edge_serve.init.config_text import config_text
 from edge_serve.init.directory import ModelPlace
 from edge_serve.init.onnx_file import copy_file
-from edge_serve.workers.launch.interpreter import own_interpreter
 
 #: name of a precision -> the flags of the builder
 PRECISIONS: dict[str, tuple[str, ...]] = {"fp32": (), "fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8",)}
@@ -55,8 +53,7 @@ def build(
     options = replace(options, precisions=PRECISIONS[precision])
     request = model_request(model_config_to_json(config), place.version, cache, gpus, {}, options)
     request = replace(request, output=str((place.version / DEFAULT_FILENAME).absolute()))
-    interpreter = own_interpreter()
-    built = asyncio.run(run_build(request, interpreter.command, interpreter.variables, on_progress))
+    built = build_plan(request, on_progress)
     for path in copied:
         path.unlink()
     rows = ["A batch has at most so many rows, which is what the plan was built for."]

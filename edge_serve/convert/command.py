@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_serve.commands.build import cache_of
+from edge_serve.commands.build import cache_of, show_progress
 from edge_serve.commands.options import OptionParser, fail
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import CONFIG_FILE
@@ -23,7 +23,6 @@ from edge_serve.convert.samples import Sample, read_samples
 from edge_serve.convert.trial import Difference, Trial
 from edge_serve.devices.find import find_devices
 from edge_serve.engines import options as build_options
-from edge_serve.engines.request import BuildProgress
 from edge_serve.engines.settings import DEFAULT_CACHE_MB
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.files import path_of
@@ -171,16 +170,11 @@ def _try(work: Conversion, name: str, reference: Trial) -> Row:
     onnx = dict(options.onnx_for).get(name, options.onnx)
     config = candidate.configured(work.config, options.model, options.max_batch)
     gpus = find_devices()
-    cache = cache_of(options.cache, options.cache_mb, options.timing_cache)
-    engine_options = build_options.options_of(options)
-
-    def show(progress: BuildProgress) -> None:
-        if sys.stderr.isatty() and not options.json:
-            print(f"\r\x1b[K{name}: {progress}", end="\r", file=sys.stderr, flush=True)
-
+    cache, engine_options = cache_of(options), build_options.options_of(options)
     work.say(f"{name}: building")
     try:
         with new_directory(work.scratch / name, options.model) as place:
+            show = show_progress(name, quiet=options.json)
             built = candidate.build(place, config, onnx, name, engine_options, cache, gpus, show)
         row.build_seconds, row.file_bytes = built.seconds, built.bytes
         work.say(f"{name}: running {len(work.samples)} samples")
