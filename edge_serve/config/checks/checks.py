@@ -12,16 +12,8 @@ from itertools import pairwise
 from edge_serve.config.checks.batching import check_dynamic_batching, check_sequence_batching
 from edge_serve.config.checks.ensemble import ENSEMBLE, check_ensemble
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.config.model.normalise import PYTHON_RUNTIME
+from edge_serve.config.model.normalise import PYTHON_RUNTIME, platforms_of
 from edge_serve.errors import InvalidArgument, with_advice
-
-#: backends that stand for certain platforms only; every other backend takes any platform
-PLATFORMS_OF: dict[str, frozenset[str]] = {
-    "onnxruntime": frozenset({"onnxruntime_onnx"}),
-    "tensorrt": frozenset({"tensorrt_plan"}),
-    "pytorch": frozenset({"pytorch_libtorch", "torch_aoti"}),
-    "tensorflow": frozenset({"tensorflow_graphdef", "tensorflow_savedmodel"}),
-}
 
 
 def check_model_config(config: pb.ModelConfig) -> None:
@@ -63,7 +55,7 @@ def _check_backend(config: pb.ModelConfig) -> None:
     if backend and platform == ENSEMBLE:
         text = f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type"
         raise InvalidArgument(with_advice(text, f'remove the line backend: "{backend}"'))
-    if backend in PLATFORMS_OF and platform not in PLATFORMS_OF[backend]:
+    if (platforms := platforms_of(backend)) and platform not in platforms:
         text = f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
         raise InvalidArgument(with_advice(text, f'remove the line platform: "{platform}"'))
     if config.runtime not in ("", "model.py", f"libtriton_{backend}.so"):

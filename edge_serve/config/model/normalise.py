@@ -64,6 +64,11 @@ _KNOWN = (
 )
 
 
+def platforms_of(backend: str) -> set[str]:
+    """Return the only platforms that a backend may have; empty = it takes any."""
+    return {platform for known in _KNOWN if known.backend == backend for platform in known.platforms}
+
+
 def normalise(config: pb.ModelConfig, model_name: str, files: Collection[str] = ()) -> pb.ModelConfig:
     """`config` with name, backend, platform, file name, version policy, batch sizes and memory settings filled in.
 
