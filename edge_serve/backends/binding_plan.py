@@ -6,13 +6,16 @@ Texts: triton-inference-server/onnxruntime_backend src/onnxruntime.cc, backend s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
-from edge_serve.backends.base import BackendRequest
+import numpy as np
+
+from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import Internal, InvalidArgument, with_advice
 from edge_serve.messages import ragged
-from edge_serve.messages.tensors import BY_CONFIG_NAME, Array, DataType, InferTensor, Shape
+from edge_serve.messages.tensors import BY_CONFIG_NAME, Array, Buffer, DataType, InferTensor, Shape, from_array
 from edge_serve.records import frozen
 
 
@@ -67,6 +70,35 @@ class BindingPlan:
         output = self.batch_outputs[name]
         shapes = [input_of(request, 0, output.source_input).shape for request in batch]
         return ragged.scatter(array, output.dims, shapes)
+
+    def divide(
+        self, name: str, shape: Shape, data: Buffer, batch: Sequence[BackendRequest], rows: Sequence[int]
+    ) -> Iterator[InferTensor]:
+        """Yield each request's part of an output: views of its bytes, but of a batch output.
+
+        Args:
+            shape: of the output, with the rows of all requests.
+            rows: of each request.
+        """
+        datatype = self.outputs[name]
+        if name in self.batch_outputs:
+            for part in self.scatter(name, np.frombuffer(data, datatype.numpy), batch):
+                yield InferTensor(name, datatype, part.shape, from_array(part, datatype))
+        elif not self.batches:
+            yield InferTensor(name, datatype, shape, data)
+        else:
+            view, at, row = memoryview(data), 0, prod(shape[1:]) * datatype.size
+            for count in rows:
+                yield InferTensor(name, datatype, (count, *shape[1:]), view[at : at + count * row])
+                at += count * row
+
+    def add_parts(
+        self, replies: Sequence[Reply], batch: Sequence[BackendRequest], parts: Iterable[InferTensor]
+    ) -> None:
+        """Add each request's part of an output to its reply, if the request wants that output."""
+        for request, reply, part in zip(batch, replies, parts, strict=True):
+            if part.name in request.requested_outputs or part.name in self.states:
+                reply.outputs.append(part)
 
     def known_shapes(self, names: Sequence[str], rows: int) -> list[Shape]:
         """Return the shapes of these outputs for a batch of so many rows; empty if only the run tells them."""

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
-
-import numpy as np
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
 from edge_serve.backends.binding_plan import BindingPlan, input_of, not_joined, wrong_rows
@@ -19,7 +16,7 @@ from edge_serve.backends.cuda.tensor_path import PLAIN_OUTPUTS, Seat
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.gpu_session import GpuSession, SeatBinding
 from edge_serve.errors import Internal, with_advice
-from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, from_array
+from edge_serve.messages.tensors import Buffer, DataType, Shape, element_count, from_array
 from edge_serve.records import slotted
 
 
@@ -145,14 +142,11 @@ class OnnxGpuInstance:
     def finish(self, begun: _Begun) -> list[Reply]:
         """See `QueueingInstance`."""
         with self._failing(begun.seat):
-            data = self._path.finish(begun.seat, begun.timing)
+            plan, data = self._plan, self._path.finish(begun.seat, begun.timing)
             replies = [Reply() for _ in begun.batch]
             for (name, shape), one in zip(begun.outputs, data, strict=True):
-                for request, reply, tensor in zip(
-                    begun.batch, replies, self._parts(begun, name, shape, one), strict=True
-                ):
-                    if name in request.requested_outputs or name in self._plan.states:
-                        reply.outputs.append(tensor)
+                parts = plan.divide(name, plan.output_shape(name, shape), one, begun.batch, begun.rows)
+                plan.add_parts(replies, begun.batch, parts)
         self._path.release(begun.seat)
         return replies
 
@@ -224,21 +218,6 @@ class OnnxGpuInstance:
         if total and shape[:1] != (total,):
             raise wrong_rows(name, shape, total)
         return size // max(1, total) * max(rows)
-
-    def _parts(self, begun: _Begun, name: str, shape: Shape, data: Buffer) -> Iterator[InferTensor]:
-        """Yield each request's part of an output."""
-        plan, datatype = self._plan, self._plan.outputs[name]
-        if name in plan.batch_outputs:
-            array = np.frombuffer(data, datatype.numpy).reshape(shape)
-            for part in plan.scatter(name, array, begun.batch):
-                yield InferTensor(name, datatype, part.shape, from_array(part, datatype))
-        elif not plan.batches:
-            yield InferTensor(name, datatype, plan.output_shape(name, shape), data)
-        else:
-            view, at, row = memoryview(data), 0, prod(shape[1:]) * datatype.size
-            for rows in begun.rows:
-                yield InferTensor(name, datatype, (rows, *shape[1:]), view[at : at + rows * row])
-                at += rows * row
 
 
 def _rows(request: BackendRequest) -> int:

@@ -19,17 +19,7 @@ from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
 from edge_serve.backends.tensorrt.profiles import choose
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.messages.tensors import (
-    BY_CONFIG_NAME,
-    Array,
-    Buffer,
-    DataType,
-    InferTensor,
-    Shape,
-    element_count,
-    from_array,
-    to_array,
-)
+from edge_serve.messages.tensors import Array, Buffer, InferTensor, Shape, element_count, from_array, to_array
 from edge_serve.records import slotted
 
 
@@ -230,47 +220,31 @@ class TensorRtInstance:
     def _replies(self, begun: _Begun, found: Sequence[Buffer]) -> list[Reply]:
         replies = [Reply() for _ in begun.batch]
         for tensor, shape, data in zip(begun.tensors, begun.shapes, found, strict=True):
-            datatype, at = BY_CONFIG_NAME[tensor.data_type], 0
-            if not self._plan.batches:
-                replies[0].outputs.append(InferTensor(tensor.name, datatype, shape, data))
-                continue
-            if tensor.name in self._plan.batch_outputs:
-                self._scatter(begun, replies, tensor.name, datatype, data)
-                continue
-            if tensor.is_shape:
-                self._repeat(begun, replies, tensor.name, datatype, to_array(data, datatype, shape))
-                continue
-            each, view = len(data) // max(1, sum(begun.rows)), memoryview(data)
-            for request, reply, rows in zip(begun.batch, replies, begun.rows, strict=True):
-                if tensor.name in request.requested_outputs or tensor.name in self._plan.states:
-                    part = view[at : at + rows * each]
-                    reply.outputs.append(InferTensor(tensor.name, datatype, (rows, *shape[1:]), part))
-                at += rows * each
+            if tensor.is_shape and self._plan.batches:
+                parts = self._repeat(tensor.name, shape, data, begun.rows)
+            else:
+                parts = self._plan.divide(tensor.name, shape, data, begun.batch, begun.rows)
+            self._plan.add_parts(replies, begun.batch, parts)
         return replies
 
-    def _scatter(self, begun: _Begun, replies: Sequence[Reply], name: str, datatype: DataType, data: Buffer) -> None:
-        """Give each request the part of an output that the shape of one of its inputs asks for."""
-        parts = self._plan.scatter(name, np.frombuffer(data, datatype.numpy), begun.batch)
-        for request, reply, part in zip(begun.batch, replies, parts, strict=True):
-            if name in request.requested_outputs:
-                reply.outputs.append(InferTensor(name, datatype, part.shape, from_array(part, datatype)))
-
-    def _repeat(self, begun: _Begun, replies: Sequence[Reply], name: str, datatype: DataType, values: Array) -> None:
-        """Give each row of each request the values of a shape tensor, as Triton does, without the first one: the batch.
+    def _repeat(self, name: str, shape: Shape, data: Buffer, rows: Sequence[int]) -> Iterator[InferTensor]:
+        """Yield the values of a shape tensor for each row of each request, as Triton does, without the first one: the
+        batch.
 
         Raises:
             Internal: it is another batch.
         """
-        if values.ndim and int(values[0]) != sum(begun.rows):
+        datatype, batch = self._plan.outputs[name], sum(rows)
+        values = to_array(data, datatype, shape)
+        if values.ndim and int(values[0]) != batch:
             raise Internal(
                 f"failed to retrieve the output shape values from binding '{self._name}': the first value of '{name}' "
-                f"is {int(values[0])}, and the batch is {sum(begun.rows)}"
+                f"is {int(values[0])}, and the batch is {batch}"
             )
         row = values[1:] if values.ndim else values
-        for request, reply, rows in zip(begun.batch, replies, begun.rows, strict=True):
-            if name in request.requested_outputs:
-                part = np.ascontiguousarray(np.broadcast_to(row, (rows, *row.shape)))
-                reply.outputs.append(InferTensor(name, datatype, part.shape, from_array(part, datatype)))
+        for count in rows:
+            part = np.ascontiguousarray(np.broadcast_to(row, (count, *row.shape)))
+            yield InferTensor(name, datatype, part.shape, from_array(part, datatype))
 
 
 def _input(request: BackendRequest, name: str) -> InferTensor:
