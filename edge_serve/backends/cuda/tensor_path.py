@@ -5,31 +5,33 @@ device. Outputs are copied from the device into the reply's slot. Up to two batc
 seat:
 
     seat = path.take()                          waits while all seats are taken
+    with path.failing(seat):                    releases the seat after any error; so around `finish`
     path.copy_in(seat, places)                  input stream; the compute stream waits for it
     ...                                         the backend enqueues the run on `path.compute_stream`
     path.ran(seat)
     path.copy_out(seat, outputs, memory, largest)
     data = path.finish(seat, timing)            waits; the outputs' bytes, in the order of `outputs`
-    path.release(seat)                          or `abort` after any error
+    path.release(seat)
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from queue import SimpleQueue
 
 import numpy as np
 
-from edge_serve.backends.base import OutputMemory, Timing
-from edge_serve.backends.cuda.api import CudaApi, CudaError
+from edge_serve.backends.base import DeviceLost, OutputMemory, Timing
+from edge_serve.backends.cuda.api import OUT_OF_MEMORY, CudaApi, CudaError
 from edge_serve.backends.cuda.device_buffers import DeviceBuffers
 from edge_serve.backends.cuda.device_data import address_of, is_on_device
+from edge_serve.backends.cuda.memory import ADVICE, OutOfMemory
 from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.cuda.pinned_buffer import PinnedBuffer
-from edge_serve.errors import Unavailable
+from edge_serve.errors import Internal, Unavailable, with_advice
 from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.records import slotted
 
@@ -115,6 +117,7 @@ class TensorPath:
     Attributes:
         compute_stream: for the backend's runs.
         seats: all of them; `take` returns one that is free.
+        is_lost: an error has ended the use of the device in this process.
 
     Raises:
         CudaError: the device refuses. Nothing is left open then.
@@ -130,7 +133,9 @@ class TensorPath:
         self._cuda = cuda
         self._settings = settings or PathSettings()
         self._registered = registered or RegisteredMemory()
-        self._integrated = cuda.is_integrated(cuda.get_device())
+        self._device = cuda.get_device()
+        self._integrated = cuda.is_integrated(self._device)
+        self.is_lost = False
         self._registered.acquire()
         self._streams: list[int] = []
         self._events: list[int] = []
@@ -327,12 +332,43 @@ class TensorPath:
         seat.slot = None
         self._free.put(seat)
 
-    def abort(self, seat: Seat) -> None:
-        """Release the seat of a batch that failed, once nothing of it runs any more."""
-        self.synchronize()
-        self.release(seat)
+    @contextlib.contextmanager
+    def failing(self, seat: Seat) -> Iterator[None]:
+        """Let this thread use the device for a batch. After an error, release the seat once nothing of the batch runs.
 
-    def synchronize(self) -> None:
+        Raises:
+            DeviceLost: the error ends the use of the device in this process.
+            Internal: the device ran out of memory, with advice.
+        """
+        try:
+            self._cuda.set_device(self._device)
+            yield
+        except BaseException as error:
+            self._synchronize()
+            self.release(seat)
+            if isinstance(error, DeviceLost) or self._has_lost(error):
+                self.is_lost = True
+                raise DeviceLost(getattr(error, "message", str(error))) from error
+            if isinstance(error, CudaError) and error.code == OUT_OF_MEMORY and not isinstance(error, OutOfMemory):
+                raise Internal(with_advice(error.message, f"the device ran out of memory: {ADVICE}")) from error
+            raise
+
+    def _has_lost(self, error: BaseException) -> bool:
+        """Return whether the device is lost, of which the text of a library may say nothing."""
+        if isinstance(error, CudaError):
+            return error.sticky
+        try:
+            self._cuda.stream_synchronize(self.compute_stream)
+        except CudaError as found:
+            return found.sticky
+        return False
+
+    def drain(self) -> None:
+        """Let this thread use the device, which `close` needs too, and wait until all streams are through."""
+        self._cuda.set_device(self._device)
+        self._synchronize()
+
+    def _synchronize(self) -> None:
         """Wait until all streams are through. Their errors belong to the batches that they fail."""
         for stream in self._streams:
             with contextlib.suppress(CudaError):
@@ -340,7 +376,7 @@ class TensorPath:
 
     def close(self) -> None:
         """Release everything. No batch may be on its way."""
-        self.synchronize()
+        self._synchronize()
         for event in self._events:
             self._cuda.event_destroy(event)
         for stream in self._streams:

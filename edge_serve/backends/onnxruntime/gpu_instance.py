@@ -5,17 +5,13 @@ It is a `QueueingInstance`: the inputs of the next batch are copied, and its run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
+from edge_serve.backends.base import BackendRequest, OutputMemory, Reply, Timing
 from edge_serve.backends.binding_plan import BindingPlan, input_of, not_joined, wrong_rows
-from edge_serve.backends.cuda.api import OUT_OF_MEMORY, CudaError
-from edge_serve.backends.cuda.memory import ADVICE, OutOfMemory
 from edge_serve.backends.cuda.tensor_path import PLAIN_OUTPUTS, Seat
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.gpu_session import GpuSession, SeatBinding
-from edge_serve.errors import Internal, with_advice
 from edge_serve.messages.tensors import Buffer, DataType, Shape, element_count, from_array
 from edge_serve.records import slotted
 
@@ -73,7 +69,6 @@ class OnnxGpuInstance:
         self._path = gpu.path
         self._plan = plan
         self._bindings = [SeatBinding(gpu, seat.inputs, options, waiting, full) for seat in gpu.path.seats]
-        self._is_lost = False
         self._is_integrated = gpu.cuda.is_integrated(gpu.device)
         self.seats = len(gpu.path.seats)
 
@@ -86,7 +81,7 @@ class OnnxGpuInstance:
     def begin(self, batch: Sequence[BackendRequest], outputs: OutputMemory, timing: Timing) -> _Begun:
         """See `QueueingInstance`."""
         seat = self._path.take()
-        with self._failing(seat):
+        with self._path.failing(seat):
             inputs, binding, plan = self._inputs(batch), self._bindings[seat.index], self._plan
             read = [self._path.bound_input(one.data) for one in inputs]
             places = binding.bind(
@@ -141,7 +136,7 @@ class OnnxGpuInstance:
 
     def finish(self, begun: _Begun) -> list[Reply]:
         """See `QueueingInstance`."""
-        with self._failing(begun.seat):
+        with self._path.failing(begun.seat):
             plan, data = self._plan, self._path.finish(begun.seat, begun.timing)
             replies = [Reply() for _ in begun.batch]
             for (name, shape), one in zip(begun.outputs, data, strict=True):
@@ -152,42 +147,16 @@ class OnnxGpuInstance:
 
     def is_ready(self) -> bool:
         """Return False after an error that ends the use of the device in this process."""
-        return not self._is_lost
+        return not self._path.is_lost
 
     def close(self) -> None:
         """Release the session, and the instance's memory on the device."""
-        if self._is_lost:  # nothing can be freed: the device takes it back when the process ends
+        if self._path.is_lost:  # nothing can be freed: the device takes it back when the process ends
             return
-        self._cuda.set_device(self._gpu.device)
-        self._path.synchronize()
+        self._path.drain()
         for binding in self._bindings:
             binding.close()
         self._gpu.close()
-
-    @contextmanager
-    def _failing(self, seat: Seat) -> Iterator[None]:
-        """Release the seat after an error, once nothing of its batch runs any more."""
-        try:
-            self._cuda.set_device(self._gpu.device)
-            yield
-        except BaseException as error:
-            self._path.abort(seat)
-            if isinstance(error, DeviceLost) or self._lost(error):
-                self._is_lost = True
-                raise DeviceLost(getattr(error, "message", str(error))) from error
-            if isinstance(error, CudaError) and error.code == OUT_OF_MEMORY and not isinstance(error, OutOfMemory):
-                raise Internal(with_advice(error.message, f"the device ran out of memory: {ADVICE}")) from error
-            raise
-
-    def _lost(self, error: BaseException) -> bool:
-        """Return whether the device is lost, of which the library's text may say nothing."""
-        if isinstance(error, CudaError):
-            return error.sticky
-        try:
-            self._cuda.stream_synchronize(self._path.compute_stream)
-        except CudaError as found:
-            return found.sticky
-        return False
 
     def _inputs(self, batch: Sequence[BackendRequest]) -> list[_Input]:
         plan, inputs = self._plan, []

@@ -42,8 +42,7 @@ class GpuSession:
         if not self._is_open:
             return
         self._is_open = False
-        self.cuda.set_device(self.device)
-        self.path.synchronize()
+        self.path.drain()
         del self.session
         self.path.close()
 

@@ -110,7 +110,7 @@ class TensorRtBackend:
                 context.close()
             path.close()
             raise
-        return TensorRtInstance(one.name, loaded, one.device_id, contexts, path, plan)
+        return TensorRtInstance(one.name, loaded, contexts, path, plan)
 
     def _engine(self, spec: ModelSpec, device: int, core: int, instance: str) -> LoadedEngine:
         loaded = self._engines.get((device, core))

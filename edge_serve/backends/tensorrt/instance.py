@@ -6,13 +6,11 @@ It is a `QueueingInstance`: the inputs of the next batch are copied, and its run
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 
-from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
+from edge_serve.backends.base import BackendRequest, OutputMemory, Reply, Timing
 from edge_serve.backends.binding_plan import BindingPlan, wrong_rows
-from edge_serve.backends.cuda.api import CudaApi, CudaError
 from edge_serve.backends.cuda.tensor_path import PLAIN_OUTPUTS, Seat, TensorPath
 from edge_serve.backends.tensorrt.context import Context, Prepared, nbytes
 from edge_serve.backends.tensorrt.engine import TensorInfo
@@ -62,24 +60,15 @@ class TensorRtInstance:
     takes_device_memory = True
 
     def __init__(
-        self,
-        name: str,
-        loaded: LoadedEngine,
-        device: int,
-        contexts: Sequence[Context],
-        path: TensorPath,
-        plan: BindingPlan,
+        self, name: str, loaded: LoadedEngine, contexts: Sequence[Context], path: TensorPath, plan: BindingPlan
     ) -> None:
         self._name = name
         self._loaded = loaded
-        self._cuda: CudaApi = loaded.library.cuda
-        self._device = device
         self._contexts = contexts
         self._by_choice = {context.choice.index: context for context in contexts}
         self._path = path
         self._plan = plan
         self._shape_tensors = {tensor.name for tensor in loaded.info.tensors if tensor.is_shape}
-        self._is_lost = False
         self.seats = min(context.seats for context in contexts)
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
@@ -91,7 +80,7 @@ class TensorRtInstance:
     def begin(self, batch: Sequence[BackendRequest], outputs: OutputMemory, timing: Timing) -> _Begun:
         """See `QueueingInstance`."""
         seat = self._path.take()
-        with self._failing(seat):
+        with self._path.failing(seat):
             rows = [self._rows(request) for request in batch]
             made = {name: array for name, _, array in self._plan.made_inputs(batch)}
             shapes, values = self._shapes(batch, sum(rows), made)
@@ -134,7 +123,7 @@ class TensorRtInstance:
 
     def finish(self, begun: _Begun) -> list[Reply]:
         """See `QueueingInstance`."""
-        with self._failing(begun.seat):
+        with self._path.failing(begun.seat):
             if begun.context.is_data_dependent:
                 self._path.wait_run(begun.seat)
                 self._path.copy_out(begun.seat, self._places(begun), begun.outputs, begun.largest)
@@ -144,31 +133,16 @@ class TensorRtInstance:
 
     def is_ready(self) -> bool:
         """Return False after an error that ends the use of the device in this process."""
-        return not self._is_lost
+        return not self._path.is_lost
 
     def close(self) -> None:
         """Free the instance's memory on the device."""
-        if self._is_lost:  # nothing can be freed: the device takes it back when the process ends
+        if self._path.is_lost:  # nothing can be freed: the device takes it back when the process ends
             return
-        self._cuda.set_device(self._device)
-        self._path.synchronize()
+        self._path.drain()
         for context in self._contexts:
             context.close()
         self._path.close()
-
-    @contextmanager
-    def _failing(self, seat: Seat) -> Iterator[None]:
-        """Release the seat after an error, once nothing of its batch runs any more."""
-        try:
-            self._cuda.set_device(self._device)
-            yield
-        except BaseException as error:
-            self._path.abort(seat)
-            if isinstance(error, CudaError) and error.sticky:
-                self._is_lost = True
-                raise DeviceLost(error.message) from error
-            self._is_lost = self._is_lost or isinstance(error, DeviceLost)
-            raise
 
     def _rows(self, request: BackendRequest) -> int:
         """Return the rows of a request; 0 = the model does not batch. Shape tensors have none."""

@@ -18,7 +18,7 @@ from edge_serve.backends.cuda.tensor_path import (
     RegisteredMemory,
     TensorPath,
 )
-from edge_serve.errors import Unavailable
+from edge_serve.errors import InvalidArgument, Unavailable
 from tests.backends.cuda.counting import CountingCuda
 
 LARGE = 100_000
@@ -235,12 +235,13 @@ def test_times_are_in_order(cuda: CountingCuda) -> None:
     path.close()
 
 
-def test_aborted_batch_has_ended_and_its_seat_is_free(cuda: CountingCuda) -> None:
+def test_batch_that_fails_has_ended_and_its_seat_is_free(cuda: CountingCuda) -> None:
     path, ran = TensorPath(cuda, seats=1), threading.Event()
     seat = path.take()
     cuda.run(ran.set, path.compute_stream)
 
-    path.abort(seat)
+    with pytest.raises(InvalidArgument), path.failing(seat):
+        raise InvalidArgument("no such input")
 
     assert ran.is_set()
     assert path.take() is seat
