@@ -17,7 +17,6 @@ from dataclasses import field, replace
 
 from edge_serve.aio.offload import offload
 from edge_serve.config.checks.ensemble import member_key
-from edge_serve.config.model.model_config_pb2 import ModelWarmup
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.log_fields import OUTPUT
@@ -191,7 +190,7 @@ def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, InferTe
     """
     found: dict[str, tuple[str, InferTensor]] = {}
     if served.config.model_warmup:
-        requests = _requests(served, served.config.model_warmup[0])
+        requests = make_requests(served.config, served.config.model_warmup[0], served.directory)
         return {tensor.name: (served.name, tensor) for tensor in (requests[0].inputs if requests else ())}
     for step in served.config.ensemble_scheduling.step:
         with contextlib.suppress(EdgeServeError):  # its error is the answer to the request
@@ -203,10 +202,6 @@ def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, InferTe
     return found
 
 
-def _requests(served: Served, sample: ModelWarmup) -> list[InferRequest]:
-    return make_requests(served.config, sample, served.directory)
-
-
 def first_request(served: Served, registry: Registry) -> tuple[InferRequest, list[str]]:
     """Return a request that the model should be able to answer, and the members whose samples an ensemble's has.
 
@@ -216,10 +211,10 @@ def first_request(served: Served, registry: Registry) -> tuple[InferRequest, lis
     config, signature = served.config, served.signature
     requests: list[InferRequest] = []
     if config.model_warmup:  # with batch_size: 0 a sample is switched off
-        requests = _requests(served, config.model_warmup[0])
+        requests = make_requests(config, config.model_warmup[0], served.directory)
         wanted = set(signature.inputs)
     if not requests:
-        requests = _requests(served, zeros(config))
+        requests = make_requests(config, zeros(config), served.directory)
         wanted = {spec.name for spec in signature.inputs.values() if not spec.optional}
         wanted = wanted or set(list(signature.inputs)[:1])
     request = requests[0]

@@ -5,13 +5,14 @@ device. Outputs are copied from the device into the reply's slot. Up to two batc
 seat:
 
     seat = path.take()                          waits while all seats are taken
-    with path.failing(seat):                    releases the seat after any error; so around `finish`
     path.copy_in(seat, places)                  input stream; the compute stream waits for it
     ...                                         the backend enqueues the run on `path.compute_stream`
     path.ran(seat)
     path.copy_out(seat, outputs, memory, largest)
     data = path.finish(seat, timing)            waits; the outputs' bytes, in the order of `outputs`
     path.release(seat)
+
+The calls between `take` and `release` stand in `with path.failing(seat)`, which releases the seat after an error.
 """
 
 from __future__ import annotations

@@ -15,11 +15,10 @@ from typing import Any
 from edge_serve.backends.tensorrt.engine import EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice
 from edge_serve.errors import InvalidArgument
-from edge_serve.messages.tensors import shape_text
+from edge_serve.messages.tensors import Shape, shape_text
 from edge_serve.records import frozen
 
 Json = Mapping[str, Any]
-Shape = tuple[int, ...]
 
 #: batch sizes of graphs without a scheduler: they help small batches most
 _DEFAULT_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
