@@ -49,7 +49,8 @@ def switch(version: Path, link: Path) -> None:
     """
     fresh = version.with_name("link")
     fresh.symlink_to(version.relative_to(link.parent))
-    take_away(link, links=False)
+    if not link.is_symlink():
+        take_away(link)
     fresh.rename(link)
     os.sync()  # before older versions are removed: after a power cut the link must not name one of them
 
@@ -66,14 +67,10 @@ def is_version_link(link: Path) -> bool:
     )
 
 
-def take_away(link: Path, *, links: bool = True) -> None:
-    """Make the server find no version; `links` = False: unless it is a link, which `switch` replaces.
-
-    A directory that was made by hand becomes a version, because workers may run it.
-    """
+def take_away(link: Path) -> None:
+    """Make the server find no version. A directory that was made by hand becomes one, because workers may run it."""
     if link.is_symlink():
-        if links:
-            link.unlink()
+        link.unlink()
     elif link.is_dir():
         link.rename(_place(link.name, link.parent))
 
