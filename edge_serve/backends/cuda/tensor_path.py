@@ -118,6 +118,7 @@ class TensorPath:
     Attributes:
         compute_stream: for the backend's runs.
         seats: all of them; `take` returns one that is free.
+        is_integrated: the device's memory is the host's (Jetson).
         is_lost: an error has ended the use of the device in this process.
 
     Raises:
@@ -135,7 +136,7 @@ class TensorPath:
         self._settings = settings or PathSettings()
         self._registered = registered or RegisteredMemory()
         self._device = cuda.get_device()
-        self._integrated = cuda.is_integrated(self._device)
+        self.is_integrated = cuda.is_integrated(self._device)
         self.is_lost = False
         self._registered.acquire()
         self._streams: list[int] = []
@@ -231,7 +232,7 @@ class TensorPath:
         """Return the device's address of an input that need not be copied: the device is integrated, and the requests'
         data follow each other in registered memory. 0 = it must be copied.
         """
-        if not self._integrated:
+        if not self.is_integrated:
             return 0
         start = end = address_of(data[0])
         for one in data:
@@ -250,7 +251,7 @@ class TensorPath:
         """Return the device's addresses of the outputs in the reply's slot, where an integrated device writes them by
         itself; call `bound` after the run then, and not `copy_out`. Empty = they must be copied.
         """
-        if not self._integrated or largest <= memory.inline:
+        if not self.is_integrated or largest <= memory.inline:
             return []
         steps = [-(-size // BINDING_ALIGNMENT) * BINDING_ALIGNMENT for size in sizes]
         slot = seat.slot = _slot(memory, sum(steps) + BINDING_ALIGNMENT)

@@ -23,7 +23,7 @@ from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime import settings as settings
 from edge_serve.backends.onnxruntime.external import check_external_data
 from edge_serve.backends.onnxruntime.gpu_instance import OnnxGpuInstance
-from edge_serve.backends.onnxruntime.gpu_session import NO_WAIT, WAIT, GpuSession
+from edge_serve.backends.onnxruntime.gpu_session import NO_WAIT, WAIT, GpuSession, SeatBinding
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.providers import CPU, Provider, notes, on_stream, providers
 from edge_serve.config.model.complete import DEFAULT_MAX_BATCH_SIZE, check_onnx, complete_onnx
@@ -122,7 +122,8 @@ class OnnxRuntimeBackend:
         most = int(spec.config.get("max_batch_size", 0))
         gpu.path.use(registered_memory(gpu.cuda, spec, gpu.device))
         options, waiting = (sessions.run_options(made, more) for more in (NO_WAIT, WAIT))
-        return OnnxGpuInstance(gpu, plan, options, waiting, most)
+        bindings = [SeatBinding(gpu, seat.inputs, options, waiting, most) for seat in gpu.path.seats]
+        return OnnxGpuInstance(gpu, plan, bindings)
 
     def _gpu_session(self, spec: ModelSpec, device: int) -> GpuSession | None:
         """Return a session on a stream of its own; None if the library has to copy tensors itself."""

@@ -46,8 +46,7 @@ class OnnxGpuInstance:
     """One executor, with a session of its own.
 
     Args:
-        options, waiting: of a run, as of a `SeatBinding`.
-        full: max_batch_size of the model.
+        bindings: one for each seat of the session's path, in their order.
 
     Attributes:
         seats: 2; 1 for a model with states, whose batches must follow each other.
@@ -56,20 +55,11 @@ class OnnxGpuInstance:
 
     takes_device_memory = True
 
-    def __init__(
-        self,
-        gpu: GpuSession,
-        plan: BindingPlan,
-        options: sessions.RunOptions | None,
-        waiting: sessions.RunOptions | None,
-        full: int,
-    ) -> None:
+    def __init__(self, gpu: GpuSession, plan: BindingPlan, bindings: Sequence[SeatBinding]) -> None:
         self._gpu = gpu
-        self._cuda = gpu.cuda
         self._path = gpu.path
         self._plan = plan
-        self._bindings = [SeatBinding(gpu, seat.inputs, options, waiting, full) for seat in gpu.path.seats]
-        self._is_integrated = gpu.cuda.is_integrated(gpu.device)
+        self._bindings = bindings
         self.seats = len(gpu.path.seats)
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
@@ -90,7 +80,7 @@ class OnnxGpuInstance:
             copied = zip(inputs, places, read, strict=True)
             self._path.copy_in(seat, [(place, one.data) for one, place, in_place in copied if not in_place])
             # Nodes of the model that run on the host read their inputs at once, not in the order of the stream.
-            self._cuda.event_synchronize(seat.copied)
+            self._gpu.cuda.event_synchronize(seat.copied)
             rows = [_rows(request) if plan.batches else 0 for request in batch]
             names = plan.wanted(batch)
             shapes = self._run(seat, names, rows, outputs)
@@ -99,7 +89,7 @@ class OnnxGpuInstance:
     def _run(self, seat: Seat, names: Sequence[str], rows: Sequence[int], memory: OutputMemory) -> list[Shape]:
         """Enqueue the run, and the copies of these outputs. Return their shapes."""
         path, binding = self._path, self._bindings[seat.index]
-        bound = self._bind_outputs(seat, names, rows, memory) if self._is_integrated else []
+        bound = self._bind_outputs(seat, names, rows, memory) if path.is_integrated else []
         outputs = bound or [sessions.Output(name, self._plan.outputs[name]) for name in names]
         found = binding.run(outputs) if names else []
         path.ran(seat)
