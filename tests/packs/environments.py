@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
+import venv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -18,7 +20,7 @@ from edge_serve.pack.install import PackWish, find_lock, install, python_version
 from edge_serve.pack.versions import sweep
 
 ROOT = Path(__file__).parents[2] / "build/packs"
-#: set where a pack that is not installed is a failure
+#: set by .ci/run: a pack or a library that is not installed is a failure, not a reason to skip
 REQUIRED = "PACKS_REQUIRED"
 
 
@@ -62,10 +64,20 @@ def backends_with(name: str, root: Path) -> Path:
 
 
 def lack(reason: str) -> NoReturn:
-    """Skip the test, or fail it where REQUIRED is set."""
+    """Skip the test, or the module that is being imported; fail it where REQUIRED is set."""
     if os.environ.get(REQUIRED):
         pytest.fail(reason)
-    pytest.skip(reason)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def environment_with(place: Path, requirements: Sequence[str]) -> Path:
+    """Return the interpreter of a virtual environment, which is made if it is not there, with these packages."""
+    python = place / "bin/python"
+    if not python.exists():
+        venv.create(place, with_pip=True, symlinks=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *requirements], check=True)
+    return python
 
 
 def main(given: Sequence[str]) -> int:

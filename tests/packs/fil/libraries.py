@@ -6,22 +6,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
-import pytest
+from tests.packs.environments import ROOT, environment_with, lack
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2] / "build/packs"
 VENV = ROOT / "fil-training"
 MODELS = ROOT / "fil-models"
 REQUIREMENTS = ["xgboost-cpu", "lightgbm", "scikit-learn", "treelite"]
-#: set by .ci/run: a missing library is a failure, not a reason to skip
-REQUIRED = "PACKS_REQUIRED"
 _STAMP = MODELS / "made"
 
 
@@ -31,20 +26,14 @@ def need_treelite() -> None:
         if str(site) not in sys.path:
             sys.path.append(str(site))  # nothing is imported from there: the C library is loaded
         return
-    _lack("no Treelite in build/packs/fil: python -m tests.packs.environments fil")
+    lack("no Treelite in build/packs/fil: python -m tests.packs.environments fil")
 
 
 def need_models() -> Path:
     """Return the directory of the trained models, or skip the module that asks."""
     if not _STAMP.is_file() or _STAMP.read_text() != _state():
-        _lack("no trained models in build/packs/fil-models: python -m tests.packs.fil.libraries")
+        lack("no trained models in build/packs/fil-models: python -m tests.packs.fil.libraries")
     return MODELS
-
-
-def _lack(text: str) -> None:
-    if os.environ.get(REQUIRED):
-        raise RuntimeError(f"{text} ({REQUIRED} is set)")
-    pytest.skip(text, allow_module_level=True)
 
 
 def _state() -> str:
@@ -53,11 +42,7 @@ def _state() -> str:
 
 def main() -> None:
     """Install and train, unless both are done."""
-    python = VENV / "bin/python"
-    if not python.exists():
-        venv.create(VENV, with_pip=True, symlinks=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *REQUIREMENTS], check=True)
+    python = environment_with(VENV, REQUIREMENTS)
     if _STAMP.is_file() and _STAMP.read_text() == _state():
         return
     shutil.rmtree(MODELS, ignore_errors=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import venv
 from pathlib import Path
 
-from tests.packs.environments import ROOT
+from tests.packs.environments import ROOT, environment_with
 
 NETWORK = Path(__file__).parents[3] / "model_repository/densenet_onnx/1/model.onnx"
 VENV, MODELS = ROOT / "tensorflow", ROOT / "tensorflow-models"
@@ -17,11 +16,7 @@ def main() -> None:
     """Do both, unless the files are there."""
     if (MODELS / "model.tflite").is_file():
         return
-    python = VENV / "bin/python"
-    if not python.exists():
-        venv.create(VENV, with_pip=True, symlinks=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *REQUIREMENTS], check=True)
+    python = environment_with(VENV, REQUIREMENTS)
     MODELS.mkdir(parents=True, exist_ok=True)
     script = Path(__file__).with_name("write_tensorflow.py")
     subprocess.run([str(python), str(script), str(NETWORK), str(MODELS)], check=True)

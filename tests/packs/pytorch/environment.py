@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 
-import pytest
-
-from tests.packs.environments import REQUIRED, ROOT
+from tests.packs.environments import ROOT, lack
 
 VENV = ROOT / "pytorch/venv"
 
@@ -20,7 +17,4 @@ def need_torch() -> None:
         sys.path.append(str(site))
     if importlib.util.find_spec("torch") is not None:
         return
-    text = "pack pytorch is not installed: python -m tests.packs.environments pytorch"
-    if os.environ.get(REQUIRED):
-        raise RuntimeError(text)
-    pytest.skip(text, allow_module_level=True)
+    lack("pack pytorch is not installed: python -m tests.packs.environments pytorch")
