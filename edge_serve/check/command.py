@@ -23,8 +23,8 @@ from edge_serve.check.golden import GoldenTrial, record, try_all
 from edge_serve.check.golden import report as report_trial
 from edge_serve.check.infer import CalledModels, SentRequest, ask_all
 from edge_serve.clock import MonotonicClock
-from edge_serve.config.checks.ensemble import same_shape
 from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.complete import same_shape
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_ignored, advice_on_repository
 from edge_serve.config.model.notes import notes_on

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
+from edge_serve.config.model.complete import same_shape
 from edge_serve.engines.options import Shapes
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.tensors import shape_text
@@ -129,10 +130,7 @@ def _full_dims(one: NetworkInput, hints: BatchHints) -> tuple[int, ...]:
             f"{text}, whose batch is always {one.shape[0]}, and config.pbtxt says max_batch_size: {hints.max_batch}; "
             "export the model with an open first dimension, or remove max_batch_size and write the batch into dims"
         )
-    fits = len(dims) == len(one.shape) and all(
-        -1 in (wanted, found) or wanted == found for wanted, found in zip(one.shape, dims, strict=True)
-    )
-    if not fits:
+    if not same_shape(one.shape, dims):
         raise InvalidArgument(
             f"{text}, and config.pbtxt makes it {shape_text(dims)} (max_batch_size, dims): correct it"
         )

@@ -12,6 +12,7 @@ from edge_serve.backends.tensorrt.bindings import Binding, BindingRole, input_bi
 from edge_serve.backends.tensorrt.complete import check_allowed, unsupported_type
 from edge_serve.backends.tensorrt.engine import DATA_TYPES, EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice, largest_shape
+from edge_serve.config.model.complete import same_shape
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unsupported, with_advice
 from edge_serve.messages.tensors import shape_text
 from edge_serve.records import frozen
@@ -192,7 +193,7 @@ class _Check:
                 f"expected by the model is {shape_text(shape)}; write max_batch_size: 0"
             )
         full = (-1, *binding.dims) if self.max_batch_size else binding.dims
-        if len(shape) == len(full) and all(-1 in pair or pair[0] == pair[1] for pair in zip(shape, full, strict=True)):
+        if same_shape(shape, full):
             return
         text = (
             f"{where}: the model expects {len(shape)} dimensions (shape {shape_text(shape)}) but the model "

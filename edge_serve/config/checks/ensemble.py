@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.complete import same_shape
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.tensors import shape_text
 from edge_serve.records import frozen
@@ -210,11 +211,6 @@ def _advice_on_shapes(name: str, known: _Known, found: _Known) -> str:
     if known.model == name:
         return f"; write dims: {shape_text(found.dims)} for it in {name}/config.pbtxt"
     return "; put a model between the two that reshapes it"
-
-
-def same_shape(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return whether two shapes have one rank and no dimension that is fixed to different sizes."""
-    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
 
 
 def _type(data_type: int) -> str:
