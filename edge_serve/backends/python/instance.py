@@ -119,19 +119,16 @@ class PythonInstance:
         clear_missing()
         if self._decoupled:
             return self._execute_decoupled(batch)
-        answers, replies = self._execute_ordinary(batch, timing)
-        if answers is not None:
-            # The requests are out of scope here, so a sender that the model did not keep has ended its _Answer.
-            for index, reply in enumerate(replies):
-                if reply is None:
-                    answer = answers[index]
-                    replies[index] = (answer.wait() if answer is not None else None) or self._failed(_NO_ANSWER)
-        return replies  # type: ignore[return-value]  # no None is left
+        replies = self._execute_ordinary(batch, timing)
+        # The requests are out of scope here, so a sender that the model did not keep has ended its _Answer.
+        return [reply if isinstance(reply, Reply) else self._awaited(reply) for reply in replies]
 
-    def _execute_ordinary(
-        self, batch: Sequence[BackendRequest], timing: Timing
-    ) -> tuple[list[_Answer | None] | None, list[Reply | None]]:
-        """Execute a batch. Return the replies, and for those that are None the answers to wait for."""
+    def _awaited(self, answer: _Answer | None) -> Reply:
+        """Wait for a response that comes through a sender; None = the model has asked for no sender."""
+        return (answer.wait() if answer is not None else None) or self._failed(_NO_ANSWER)
+
+    def _execute_ordinary(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply | _Answer | None]:
+        """Execute a batch. Return a reply, or what `_awaited` takes, for each request."""
         name, version = self._model_name, self._model_version
         requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
         timing.input_end_ns = time.monotonic_ns()
@@ -140,18 +137,15 @@ class PythonInstance:
             if type(result) is not list and isinstance(result, Coroutine):
                 result = self._loop.run(result, alone=True)
             timing.output_start_ns = time.monotonic_ns()
-            replies, complete = self._check(batch, requests, result)
+            return self._check(batch, requests, result)
         except BaseException as error:
             failure = self._failed(describe(error, sys._getframe()))
-            return None, [self._sent(request) or failure for request in requests]
-        if complete:
-            return None, replies
-        return [request._answer for request in requests], replies  # type: ignore[misc]  # made by _make_sender
+            return [self._sent(request) or failure for request in requests]
 
     def _check(
         self, batch: Sequence[BackendRequest], requests: Sequence[InferenceRequest], result: object
-    ) -> tuple[list[Reply | None], bool]:
-        """Return a reply or None for each request, and whether there is no None."""
+    ) -> list[Reply | _Answer | None]:
+        """Check what the model has returned. Return as `_execute_ordinary`."""
         if result is None:
             result = [None] * len(requests)
         if not isinstance(result, list):
@@ -161,14 +155,12 @@ class PythonInstance:
                 "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                 f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(result)}\n"
             )
-        replies: list[Reply | None] = []
-        complete = True
+        replies: list[Reply | _Answer | None] = []
         for wire, request, response in zip(batch, requests, result, strict=True):
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
                 replies.append(self._reschedule(request, response))
             elif response is None:
-                replies.append(None)
-                complete = False
+                replies.append(request._answer)  # type: ignore[arg-type]  # made by _make_sender
             elif not isinstance(response, InferenceResponse):
                 raise Refusal(
                     "Expected an 'InferenceResponse' object in the execute function return list, found type "
@@ -178,7 +170,7 @@ class PythonInstance:
                 replies.append(response.as_reply(wire.requested_outputs))
             else:
                 replies.append(_take(request._sender, response))
-        return replies, complete
+        return replies
 
     def _reschedule(self, request: InferenceRequest, response: object) -> Reply:
         if response is not None:
