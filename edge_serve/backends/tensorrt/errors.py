@@ -105,20 +105,16 @@ class _Case:
         return f"build it again on this device: {rebuild_command(self.model)}"
 
 
-def failure(
-    step: Step, logged: Logged, model: str, *, plan: Path | None = None, instance: str = "", free: str = ""
-) -> Internal:
+def failure(step: Step, logged: Logged, model: str, *, plan: Path | None = None, free: str = "") -> Internal:
     """Return the error for a step that failed.
 
     Args:
         plan: the file, if the step reads one.
-        instance: the name of the instance, if the step runs one.
         free: the memory of the device that is left (`cuda.memory.free_memory`).
     """
     text = cause(logged.errors)
     case = _Case(step, text, logged, model, plan, free)
-    head = f"{step.value} {instance}".rstrip() if step is Step.RUN else step.value
-    return Internal(with_advice(f"{head}: {text or 'TensorRT gave no reason'}", _advice(case)))
+    return Internal(with_advice(f"{step.value}: {text or 'TensorRT gave no reason'}", _advice(case)))
 
 
 def cause(errors: Sequence[str]) -> str:

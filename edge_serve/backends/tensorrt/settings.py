@@ -98,7 +98,7 @@ def model_settings(config: Json) -> ModelSettings:
         Unsupported: the model spreads over several devices.
     """
     parameters = parameters_of(config)
-    if _flag(parameters, "enable_multi_device"):
+    if parameters.get("enable_multi_device", "").lower() in ("true", "1"):  # as in Triton, others are false
         raise Unsupported(
             f"model '{config.get('name', '')}' sets enable_multi_device, and TensorRT Multi-Device is not supported: "
             "remove the parameter, and give each device an instance (kind: KIND_GPU, gpus: [ ... ])"
@@ -161,8 +161,3 @@ def check_dla_core(core: int, available: int) -> None:
         text = f"unable to create TensorRT runtime with DLA Core ID: {core}, available number of DLA cores: {available}"
         advice = f"write a device_id below {available}" if available else "remove secondary_devices"
         raise InvalidArgument(with_advice(text, f"{advice} in instance_group"))
-
-
-def _flag(parameters: Mapping[str, str], name: str) -> bool:
-    """Return whether a parameter is set; a text that is no boolean is false, as in Triton."""
-    return parameters.get(name, "").lower() in ("true", "1")

@@ -38,7 +38,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def said(step: Step, *errors: str, plan: Path | None = None, memory: tuple[str, ...] = ()) -> str:
-    return failure(step, Logged(errors, memory), "my model", plan=plan, instance="m_0_0").message
+    return failure(step, Logged(errors, memory), "my model", plan=plan).message
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_words_of_each_step() -> None:
         "unable to create TensorRT runtime: boom",
         "unable to create TensorRT engine: boom",
         "unable to create TensorRT context: boom",
-        "unable to enqueue for inference m_0_0: boom",
+        "unable to enqueue for inference: boom",
         "unable to build TensorRT engine: boom",
     ]
 
@@ -176,7 +176,7 @@ def test_engine_that_is_none_without_a_reason(plan: Path) -> None:
         "is a plan of another TensorRT or device: copy it again, or build it again on this device: edge-serve build "
         "'my model'"
     )
-    assert said(Step.RUN) == "unable to enqueue for inference m_0_0: TensorRT gave no reason"
+    assert said(Step.RUN) == "unable to enqueue for inference: TensorRT gave no reason"
 
 
 @pytest.mark.parametrize(
