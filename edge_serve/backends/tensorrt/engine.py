@@ -103,18 +103,15 @@ class TensorInfo:
 
 @frozen
 class EngineInfo:
-    """An engine: its tensors in the engine's order, its profiles, and its use of the device.
+    """An engine: its tensors in the engine's order, its profiles, and its use of memory.
 
     Attributes:
         device_memory_bytes: activation memory of one execution context; 0 = unknown.
-        dla_core: the DLA core that it was deserialized for; -1 = it runs on the GPU alone.
     """
 
-    name: str
     tensors: tuple[TensorInfo, ...]
     profiles: tuple[Profile, ...]
     device_memory_bytes: int = 0
-    dla_core: int = -1
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -141,12 +138,11 @@ class EngineInfo:
         return next((tensor for tensor in self.tensors if tensor.name == name), None)
 
 
-def read_engine(engine: Any, dla_core: int = -1) -> EngineInfo:
+def read_engine(engine: Any) -> EngineInfo:
     """Return the description of an engine.
 
     Args:
         engine: a `tensorrt.ICudaEngine`.
-        dla_core: the one that its runtime was set to, which the engine does not report.
 
     Raises:
         Unsupported: the engine has an implicit batch dimension (TensorRT 8 and older).
@@ -159,7 +155,7 @@ def read_engine(engine: Any, dla_core: int = -1) -> EngineInfo:
     tensors = tuple(_tensor(engine, engine.get_tensor_name(index)) for index in range(engine.num_io_tensors))
     inputs = [tensor for tensor in tensors if tensor.is_input]
     profiles = tuple(_profile(engine, inputs, index) for index in range(engine.num_optimization_profiles))
-    return EngineInfo(str(engine.name or ""), tensors, profiles, _device_memory(engine), dla_core)
+    return EngineInfo(tensors, profiles, _device_memory(engine))
 
 
 def _tensor(engine: Any, name: str) -> TensorInfo:

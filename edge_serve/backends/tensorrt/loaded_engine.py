@@ -61,7 +61,7 @@ def load_engine(library: Library, spec: ModelSpec, device: int, dla_core: int, i
     logged = library.errors.take()
     if engine is None:
         raise failure(Step.ENGINE, logged, spec.name, plan=plan, free=free_memory(library.cuda))
-    return LoadedEngine(library, spec.name, read_engine(engine, dla_core), engine, runtime)
+    return LoadedEngine(library, spec.name, read_engine(engine), engine, runtime)
 
 
 def _content(plan: Path) -> bytes:

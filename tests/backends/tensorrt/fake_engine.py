@@ -53,7 +53,6 @@ class FakeEngine:
     """An engine of TensorRT 10 and 11, without device memory's older name."""
 
     tensors: Sequence[FakeTensor]
-    name: str = "net"
     num_optimization_profiles: int = 1
     device_memory_size_v2: int = 4096
     by_name: dict[str, FakeTensor] = field(init=False)
@@ -152,7 +151,7 @@ def profile(values: Mapping[str, Range] | None = None, /, **shapes: Range) -> Pr
 def engine(*tensors: TensorInfo, profiles: Sequence[Profile] = ()) -> EngineInfo:
     """Return an engine; without profiles one with the tensors' own shapes."""
     own = Profile({each.name: span(each.shape) for each in tensors if each.is_input})
-    return EngineInfo("net", tensors, tuple(profiles) or (own,))
+    return EngineInfo(tensors, tuple(profiles) or (own,))
 
 
 def batching(low: int = 1, best: int = 4, high: int = 8) -> EngineInfo:

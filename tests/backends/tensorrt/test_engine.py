@@ -27,7 +27,7 @@ def made(kind: type[FakeEngine], *tensors: FakeTensor, profiles: int = 2) -> Any
 
 @pytest.mark.parametrize("kind", [FakeEngine, FakeEngine8])
 def test_tensors_and_profiles(kind: type[FakeEngine]) -> None:
-    found = read_engine(made(kind, IMAGE, SIZE, SCORES), dla_core=1)
+    found = read_engine(made(kind, IMAGE, SIZE, SCORES))
 
     assert found.inputs == (
         TensorInfo("image", True, "TYPE_FP16", (-1, 3, 8, 8), "HALF"),
@@ -39,7 +39,6 @@ def test_tensors_and_profiles(kind: type[FakeEngine]) -> None:
         "size": Range((3,), (3,), (3,)),
     }
     assert found.profiles[1].shapes["image"] == Range((9, 3, 8, 8), (9, 3, 8, 8), (9, 3, 8, 8))
-    assert (found.name, found.dla_core) == ("net", 1)
     assert (found.is_dynamic, found.has_shape_tensors) == (True, True)
     assert (found.tensor("scores"), found.tensor("score")) == (found.outputs[0], None)
 
