@@ -18,7 +18,6 @@ class Gpu:
         capability: the compute capability, (8, 7) on an Orin.
         memory_bytes: all of its memory; the machine's where it is integrated.
         integrated: its memory is the CPU's, as on a Jetson.
-        pci: address on the bus, `0000:01:00.0`; "" = it has none.
     """
 
     id: int
@@ -27,7 +26,6 @@ class Gpu:
     capability: tuple[int, int]
     memory_bytes: int
     integrated: bool = False
-    pci: str = ""
 
     def __str__(self) -> str:
         memory = "shared with the CPU" if self.integrated else f"{self.memory_bytes / 2**30:.1f} GiB"

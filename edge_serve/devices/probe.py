@@ -17,7 +17,7 @@ LIBRARY = "libcuda.so.1"
 
 #: CUdevice_attribute (cuda.h)
 _INTEGRATED, _MAJOR, _MINOR = 18, 75, 76
-_NAME_BYTES, _PCI_BYTES = 256, 32
+_NAME_BYTES = 256
 
 
 class DriverError(Exception):
@@ -78,15 +78,11 @@ def read_devices(driver: CudaDriver) -> dict[str, Any]:
 
 def _read_device(driver: CudaDriver, number: int) -> dict[str, Any]:
     device = driver.integer("cuDeviceGet", number)
-    name, pci = ctypes.create_string_buffer(_NAME_BYTES), ctypes.create_string_buffer(_PCI_BYTES)
+    name = ctypes.create_string_buffer(_NAME_BYTES)
     identity, total = (ctypes.c_ubyte * 16)(), ctypes.c_size_t()
     driver.call("cuDeviceGetName", name, _NAME_BYTES, device)
     driver.call("cuDeviceGetUuid", identity, device)
     driver.call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
-    try:
-        driver.call("cuDeviceGetPCIBusId", pci, _PCI_BYTES, device)
-    except DriverError:  # an integrated GPU need not be on a bus
-        pci.value = b""
     major, minor, integrated = (
         driver.integer("cuDeviceGetAttribute", attribute, device) for attribute in (_MAJOR, _MINOR, _INTEGRATED)
     )
@@ -97,7 +93,6 @@ def _read_device(driver: CudaDriver, number: int) -> dict[str, Any]:
         "capability": [major, minor],
         "memory_bytes": total.value,
         "integrated": bool(integrated),
-        "pci": pci.value.decode().lower(),
     }
 
 

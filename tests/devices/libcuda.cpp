@@ -1,6 +1,6 @@
 // A stand-in for NVIDIA's libcuda.so.1, for tests on machines without a GPU: the calls of edge_serve/devices/probe.py.
 // STAND_IN_CUDA describes it, fields separated by spaces:
-//   devices=2 version=13000 init=0 capability=8.7 integrated=0 memory=8589934592 crash=0 hang=0 pci=1
+//   devices=2 version=13000 init=0 capability=8.7 integrated=0 memory=8589934592 crash=0 hang=0
 // STAND_IN_CUDA_FILE names a file with fields that go first, so that a test changes the driver under a running server.
 // init is the CUresult of cuInit. CUDA_VISIBLE_DEVICES is obeyed as far as a list of numbers.
 
@@ -64,11 +64,6 @@ int cuDeviceGet(int *device, int ordinal) { *device = visible().at(ordinal); ret
 int cuDeviceGetName(char *name, int length, int device) { std::snprintf(name, length, "Stand-in GPU %d", device); return 0; }
 int cuDeviceGetUuid(unsigned char *uuid, int device) { std::memset(uuid, 0xA0 + device, 16); return 0; }
 int cuDeviceTotalMem_v2(size_t *bytes, int) { *bytes = number("memory", "8589934592"); return 0; }
-int cuDeviceGetPCIBusId(char *id, int length, int device) {
-    if (!number("pci", "1")) return 801;
-    std::snprintf(id, length, "0000:%02X:00.0", device + 1);
-    return 0;
-}
 int cuDeviceGetAttribute(int *value, int attribute, int) {
     std::string capability = field("capability", "8.7");
     size_t dot = capability.find('.');
