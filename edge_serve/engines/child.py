@@ -28,7 +28,7 @@ from edge_serve.backends.tensorrt.plan import PlanMeta, Step
 from edge_serve.engines.builder import build_plan, check_builder, lost_memory
 from edge_serve.engines.cache import EngineCache, export
 from edge_serve.engines.request import BuiltEngine, EngineRequest, digest, engine_key
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, triton_code
 from edge_serve.files import lock_shared
 
 _NICE = 10
@@ -173,11 +173,6 @@ def _prepare(parent: int) -> None:
         sys.exit(1)
 
 
-def _kind(error: EdgeServeError) -> str:
-    """Return the name of the error's class in `errors`, by which the parent raises it again."""
-    return next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == EdgeServeError.__module__)
-
-
 def main(arguments: list[str]) -> int:
     """Serve one request."""
     _prepare(int(arguments[0]))
@@ -192,12 +187,14 @@ def main(arguments: list[str]) -> int:
         request = EngineRequest.from_json(sys.stdin.buffer.read())
         report(phase="loading TensorRT", percent=None)
         report(done=asdict(build_engine(request, load_library(library=request.library), report)))
+        return 0
     except EdgeServeError as error:
-        report(error=error.message, kind=_kind(error))
+        failed = error
     except MemoryError as error:
-        report(error=lost_memory(error).message, kind="Internal")
+        failed = lost_memory(error)
     except Exception as error:  # of TensorRT's bindings
-        report(error=f"{Step.BUILD.value}: {type(error).__name__}: {error}", kind="Internal")
+        failed = Internal(f"{Step.BUILD.value}: {type(error).__name__}: {error}")
+    report(error=failed.message, code=triton_code(failed))
     return 0
 
 

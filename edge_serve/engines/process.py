@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edge_serve import errors
 from edge_serve.backends.tensorrt.plan import Step
 from edge_serve.engines.request import BuildProgress, BuiltEngine, EngineRequest
-from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal
 from edge_serve.messages.line import shortened
 from edge_serve.records import slotted
 
@@ -118,7 +117,7 @@ def _take(answer: _Answer, found: Mapping[str, Any]) -> None:
     if "done" in found:
         answer.done = found["done"]
     elif "error" in found:
-        answer.error = getattr(errors, found["kind"])(found["error"])
+        answer.error = BY_TRITON_CODE[found["code"]](found["error"])
     else:
         answer.phase, answer.percent = found["phase"], found["percent"]
 
