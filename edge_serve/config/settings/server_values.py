@@ -92,7 +92,7 @@ _READ = {
         ("default-max-batch-size", "enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count")
     ),
     "python": frozenset[str](),
-    "tensorrt": frozenset(("coalesce-request-input", "execution-policy", "plugins", "version-compatible"))
+    "tensorrt": frozenset(("coalesce-request-input", "execution-policy", "library", "plugins", "version-compatible"))
     | {"engine-build-secs", "engine-cache", "engine-cache-mb"},
 }
 

@@ -126,6 +126,7 @@ def test_a_flag_without_effect_is_accepted_with_one_line(argument: str, reason: 
         "--allow-vertex-ai=0",
         "--enable-peer-access=false",
         "--backend-config=onnxruntime,default-max-batch-size=8",
+        "--backend-config=tensorrt,library=tensorrt_lean",
         "--backend-config=mine,key=value",
         "--backend-config=default-max-batch-size=8",
     ],
