@@ -10,10 +10,10 @@ import itertools
 import os
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
 from typing import NoReturn
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, DeviceLost, Reply, Timing
@@ -159,7 +159,8 @@ class Instance:
         self._paused = PausedStreams()
         self._send = FrameSender(sock).send
         self._tokens = itertools.count(1)
-        self._asked: dict[int, tuple[threading.Event, list[tuple[int, int, str]]]] = {}
+        #: token -> gets the offset and the capacity of its slot, and the reason of a refusal
+        self._asked: dict[int, SimpleQueue[tuple[int, int, str]]] = {}
 
     @property
     def seats(self) -> int:
@@ -345,11 +346,10 @@ class Instance:
 
     def _need(self, batch_id: int, nbytes: int, unused: bool) -> tuple[int, int, int]:
         token = next(self._tokens)
-        event, answer = self._asked[token] = threading.Event(), []
+        answer = self._asked[token] = SimpleQueue()
         self._send(frame(FrameKind.NEED_OUTPUT, batch_id, NEED.pack(nbytes, token, unused)))
-        event.wait()
+        offset, capacity, reason = answer.get()
         del self._asked[token]
-        offset, capacity, reason = answer[0]
         if not capacity:
             raise Unavailable(reason)
         return token, offset, capacity
@@ -364,11 +364,9 @@ class Instance:
 
     def grant_slot(self, token: int, offset: int, capacity: int, reason: str) -> None:
         """Take the front end's answer to NEED_OUTPUT; capacity 0 is a refusal."""
-        asked = self._asked.get(token)
-        if asked is not None:
-            event, answer = asked
-            answer.append((offset, capacity, reason))
-            event.set()
+        answer = self._asked.get(token)
+        if answer is not None:
+            answer.put((offset, capacity, reason))
 
     def cancel(self, batch_id: int, index: int) -> None:
         """Note that the client of a request has disconnected."""

@@ -9,10 +9,10 @@ import dataclasses
 import itertools
 import logging
 import os
-import threading
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 from edge_serve.backends.host import Cancel, MetricUpdate, ModelCall, OnReply
@@ -31,7 +31,8 @@ class Remote:
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self._questions = itertools.count(1)
-        self._waiting: dict[int, tuple[threading.Event, list[Frame]]] = {}
+        #: question -> gets its answer
+        self._waiting: dict[int, SimpleQueue[Frame]] = {}
         self.calling = Calling(send, self._memory)
         self._forked = False
 
@@ -118,20 +119,18 @@ class Remote:
                 f"{question['do']} has {len(data)} bytes with files in base64, expected at most {LONGEST}: write large "
                 "files into the model repository"
             )
-        event, answer = self._waiting[number] = threading.Event(), []
+        answer = self._waiting[number] = SimpleQueue()
         self._send(data)
-        event.wait()
-        received = answer[0]
+        received = answer.get()
         if received.kind == FrameKind.FAILED:
             raise error_of(received.json())
         return received.json()
 
     def on_result(self, received: Frame) -> None:
         """Take the answer in a CALL_RESULT or FAILED frame (control thread)."""
-        waiting = self._waiting.pop(received.id, None)
-        if waiting is not None:
-            waiting[1].append(received)
-            waiting[0].set()
+        answer = self._waiting.pop(received.id, None)
+        if answer is not None:
+            answer.put(received)
 
 
 def _print_log(level: int, text: str) -> None:
