@@ -69,7 +69,8 @@ from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.front.busy_poll import PollingSelector, PollPolicy, make_poll_policy
 from edge_serve.workers.front.workers import Hooks, ProcessLimits, Workers
 from edge_serve.workers.launch.environments import Environments
-from edge_serve.workers.launch.sandbox import Sandbox, make_undumpable
+from edge_serve.workers.launch.interpreter import environment_cache
+from edge_serve.workers.launch.sandbox import make_undumpable
 from edge_serve.workers.launch.spawn import Spawned
 from edge_serve.workers.memory.arena import Budget, trim_idle
 
@@ -116,10 +117,10 @@ class ServerProcess:
         limits = ProcessLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
         self._devices = DeviceWatch()
         hooks = Hooks(metric=custom.apply, gone=custom.gone, gpu_trouble=self._devices.trouble)
-        self._sandbox = sandbox = sandbox_of(config)
-        environments = _environments(config, sandbox)
+        self._sandbox = sandbox_of(config)
+        environments = Environments(environment_cache(config.execution_env_directory, os.environ), self._sandbox)
         poll_policy = poll_policy or make_poll_policy(config.busy_poll_microseconds)
-        self._workers = Workers(limits, self._clock, hooks, environments, poll_policy, sandbox, first)
+        self._workers = Workers(limits, self._clock, hooks, environments, poll_policy, first)
         self._codec = Codec(self._budget, limits)
         admission = Memory(config.memory_reserve_bytes)
         self._loader = self._make_loader(config, admission)
@@ -530,11 +531,6 @@ def _freeze() -> None:
     gc.freeze()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _environments(config: ServerConfig, sandbox: Sandbox | None) -> Environments:
-    cache = Path(config.execution_env_directory) if config.execution_env_directory else None
-    return Environments(cache, sandbox.probe if sandbox is not None else None)
 
 
 def _trace_settings(config: ServerConfig) -> TraceSettings:

@@ -134,11 +134,10 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
         InvalidArgument: a repository cannot be read, or a model that was asked for is not there.
     """
     options = options or CheckOptions()
-    sandbox = Sandbox(tuple(roots))
     hooks = Hooks()
     limits = ProcessLimits(load=options.load_seconds, load_setting="--load-timeout")
     tried: set[str] = set()
-    workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
+    workers = Workers(limits, hooks=hooks, environments=Environments(sandbox=Sandbox(tuple(roots))))
     loading = LoaderOptions(
         auto_complete=options.auto_complete, packs=options.packs, proves=lambda name: name not in tried
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.workers.front import workers
+from edge_serve.workers.launch import environments
 from edge_serve.workers.launch.interpreter import Interpreter
 
 #: a kind and a payload, sent with the number of the question that they answer; or bytes that are sent as they are
@@ -91,4 +91,4 @@ def run_hostile_processes(monkeypatch: pytest.MonkeyPatch, directory: Path, *pla
     )
     script.write_text(text)
     script.chmod(0o755)
-    monkeypatch.setattr(workers, "own_interpreter", lambda: Interpreter((str(script),), {}))
+    monkeypatch.setattr(environments, "own_interpreter", lambda: Interpreter((str(script),), {}))

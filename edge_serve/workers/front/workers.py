@@ -32,7 +32,6 @@ from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, ControlGroup, Groups, parse_bytes
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.interpreter import Environment, Interpreter, own_interpreter
-from edge_serve.workers.launch.sandbox import Sandbox
 from edge_serve.workers.launch.spawn import Spawned
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.layout import TensorLayout
@@ -74,10 +73,8 @@ class Workers:
         hooks: Hooks | None = None,
         environments: Environments | None = None,
         poll_policy: PollPolicy | None = None,
-        sandbox: Sandbox | None = None,
         first: Sequence[Spawned] = (),
     ) -> None:
-        self._sandbox = sandbox
         self._first = [*first]
         self._poll_policy = poll_policy or PollPolicy()
         if self._poll_policy.free_cores is not None:
@@ -249,11 +246,10 @@ class Workers:
         shared = shares and not own_worker and not own_limit
         self.preparing += 1
         try:
-            environment = await self._environments.take(spec) or Environment(own_interpreter())
+            environment = await self._environments.take(spec)
         finally:
             self.preparing -= 1
-        if self._sandbox is not None:
-            await self._confine(self._sandbox, environment, None if shared else _own_files(spec))
+        await self._confine(environment, None if shared else _own_files(spec))
         on_gpus = any(one.get("kind") == "KIND_GPU" for one in spec.config.get("instance_group") or ())
         group = _group(backend, spec.pack, on_gpus)
         worker = self._groups.get(group) if shared else None
@@ -301,18 +297,21 @@ class Workers:
             Internal: see `_confine`.
         """
         environment = Environment(own_interpreter())
-        if self._sandbox is not None:
-            await self._confine(self._sandbox, environment, own)
+        await self._confine(environment, own)
         return environment.interpreter
 
-    async def _confine(self, sandbox: Sandbox, environment: Environment, own: list[Path] | None) -> None:
-        """Confine the environment of a worker; the paths of what is closed are looked up in a thread.
+    async def _confine(self, environment: Environment, own: list[Path] | None) -> None:
+        """Confine the environment of a worker, if there is a sandbox. Closed paths are looked up in a thread.
 
         Raises:
             Internal: they lie on a file system that does not answer.
         """
+        sandbox = self._environments.sandbox
+        if sandbox is None:
+            return
         try:
-            await asyncio.wait_for(offload(sandbox.environment, environment, own), _LOOK_UP_SECONDS)
+            confining = offload(sandbox.confine, environment.interpreter, own, environment.root)
+            environment.interpreter = await asyncio.wait_for(confining, _LOOK_UP_SECONDS)
         except BaseException as error:
             environment.release()
             if isinstance(error, asyncio.TimeoutError):

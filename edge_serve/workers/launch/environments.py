@@ -27,10 +27,11 @@ from edge_serve.files import lock_shared
 from edge_serve.workers.launch.interpreter import (
     Environment,
     Interpreter,
-    default_cache,
+    environment_cache,
     interpreter_of,
     own_interpreter,
 )
+from edge_serve.workers.launch.sandbox import Sandbox
 
 PARAMETER = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -152,18 +153,16 @@ class Environments:
 
     Args:
         cache: where archives are unpacked; made when the first one is.
-        confine: keeps the code of an environment, by its directory, from the server's files.
+        sandbox: keeps the code of environments, and of workers, from the server's files; None = nothing does.
     """
 
-    def __init__(
-        self, cache: Path | None = None, confine: Callable[[Interpreter, Path], Interpreter] | None = None
-    ) -> None:
-        self._cache = cache or default_cache(os.environ)
-        self._confine = confine or (lambda interpreter, root: interpreter)
+    def __init__(self, cache: Path | None = None, sandbox: Sandbox | None = None) -> None:
+        self._cache = cache or environment_cache("", os.environ)
+        self.sandbox = sandbox
         self._checked: dict[Path, State] = {}
 
-    async def take(self, spec: ModelSpec) -> Environment | None:
-        """The environment for one worker of a model; None = the server's own.
+    async def take(self, spec: ModelSpec) -> Environment:
+        """Return the environment for one worker of a model.
 
         Raises:
             InvalidArgument: there is no such environment, or it cannot run a worker.
@@ -176,7 +175,7 @@ class Environments:
                     subject, path = f"pack '{pack.name}' of model '{spec.name}'", pack.environment
                 locks = await _within_limit(pack.directory, _lock_pack, pack, discard=_release)
             if path is None:
-                return Environment(own_interpreter(), None, locks) if locks else None
+                return Environment(own_interpreter(), None, locks)
             root = await _within_limit(path, _find_directory, path, spec) or await self._unpack(path, locks)
             return Environment(await self._checked_interpreter(root, _repair(spec, path)), root, locks)
         except BaseException as error:
@@ -227,7 +226,9 @@ class Environments:
             InvalidArgument: it cannot.
         """
         python = interpreter.command[0]
-        probe = self._confine(Interpreter((python,), interpreter.variables), root)
+        probe = Interpreter((python,), interpreter.variables)
+        if self.sandbox is not None:  # it runs their code, for no model
+            probe = self.sandbox.confine(probe, [], root)
         text, status = await _output([*probe.command, "-c", _PROBE], probe.variables, PROBE_SECONDS)
         try:
             version, numpy, reason = json.loads(text.splitlines()[-1])

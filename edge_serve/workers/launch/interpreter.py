@@ -121,8 +121,11 @@ def _inherited(without: Sequence[str]) -> dict[str, str]:
     return private({name: value for name, value in os.environ.items() if name not in without})
 
 
-def default_cache(environ: Mapping[str, str]) -> Path:
-    """$CACHE_DIRECTORY (systemd's CacheDirectory=), or a place in the user's cache."""
+def environment_cache(directory: str, environ: Mapping[str, str]) -> Path:
+    """Return where archives of environments are unpacked: in `directory` (--execution-env-directory) if it is given,
+    else in $CACHE_DIRECTORY (systemd's CacheDirectory=), or in the user's cache."""
+    if directory:
+        return Path(directory)
     given = environ.get("CACHE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given, "environments")

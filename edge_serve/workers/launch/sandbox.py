@@ -21,7 +21,7 @@ from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.records import frozen
 from edge_serve.workers.launch import landlock
-from edge_serve.workers.launch.interpreter import Environment, Interpreter, default_cache
+from edge_serve.workers.launch.interpreter import Interpreter, environment_cache
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Sandbox:
             tuple(map(Path, config.model_repository)),
             tuple(Path(path) for path in closed if path),
             (Path(state),) if state else (),
-            Path(config.execution_env_directory) if config.execution_env_directory else default_cache(environ),
+            environment_cache(config.execution_env_directory, environ),
         )
 
     def confine(self, interpreter: Interpreter, own: Sequence[Path] | None, root: Path | None = None) -> Interpreter:
@@ -107,15 +107,6 @@ class Sandbox:
             variables |= {_LIBRARIES: ours} if ours is not None else {}
         start = (sys.executable, "-I", "-S", landlock.__file__, json.dumps(rules))
         return Interpreter((*start, *interpreter.command), variables, interpreter.command[0])
-
-    def probe(self, interpreter: Interpreter, root: Path) -> Interpreter:
-        """Return the interpreter of an environment that is asked what it is, for no model."""
-        return self.confine(interpreter, [], root)
-
-    def environment(self, environment: Environment, own: Sequence[Path] | None) -> Environment:
-        """Confine the environment of a worker."""
-        environment.interpreter = self.confine(environment.interpreter, own, environment.root)
-        return environment
 
     def log_gaps(self) -> None:
         """Log what cannot be protected on this machine. Reads the file system, so it may block."""

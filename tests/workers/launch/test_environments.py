@@ -195,7 +195,6 @@ def test_a_pack_is_locked_until_its_worker_has_ended(tmp_path: Path, has_environ
 
     async def body() -> None:
         taken = await Environments(tmp_path / "cache").take(spec)
-        assert taken is not None
         with pytest.raises(BlockingIOError), locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
             pass
         taken.release()
@@ -397,7 +396,7 @@ def test_an_environment_that_lost_a_package_is_checked_again(tmp_path: Path) -> 
 
     async def work() -> None:
         environments = Environments(tmp_path / "cache")
-        assert await environments.take(spec) is not None
+        await environments.take(spec)
         (numpy,) = root.glob("lib/python*/site-packages/numpy")
         numpy.unlink()
         with pytest.raises(EdgeServeError, match="NumPy"):
@@ -414,7 +413,8 @@ def test_an_environment_that_lost_a_package_is_checked_again(tmp_path: Path) -> 
     ],
 )
 def test_the_cache_lies_where_caches_lie(environ: dict[str, str], path: str) -> None:
-    assert default_cache(environ) == Path(path)
+    assert environment_cache("", environ) == Path(path)
+    assert environment_cache("/named", environ) == Path("/named")
 
 
 @pytest.mark.slow
