@@ -205,7 +205,6 @@ class Process:
         question: dict[str, Any],
         name: str,
         find_fds: Callable[[], Sequence[int]],
-        is_needed: Callable[[], bool],
         goes_on: Callable[[str], bool],
     ) -> dict[str, Any]:
         """Ask the process to describe or open a model, and kill it if that takes too long.
@@ -213,7 +212,6 @@ class Process:
         Args:
             find_fds: returns the descriptors that travel with the question. It is called when they are sent: while the
                 process starts, a descriptor may be closed and its number used for another file.
-            is_needed: whether other models need the process: a load that is cancelled kills it otherwise.
             goes_on: called with a reason each time that the limit passes; returns whether the load goes on. The process
                 is killed otherwise.
 
@@ -230,10 +228,6 @@ class Process:
                         raise Internal(reason)
                     await asyncio.wait([answer], timeout=self._limits.load)
                 return answer.result()
-        except asyncio.CancelledError:
-            if not is_needed():  # the server stops: no caller needs the result
-                self.kill(f"was ended: the load of model '{name}' was called off")
-            raise
         except ProcessLost as lost:
             words = () if self.output.crash_place() else self.output.last  # a crash prints a long stack
             said = "; its last words: " + " | ".join(words) if words else ""

@@ -271,8 +271,13 @@ class Worker:
     ) -> dict[str, Any]:
         self._turning.add(spec.name)
         self._loading = spec.model_directory
+        process = self.process
         try:
-            return await self.process.load(kind, question, spec.name, find_fds, lambda: bool(self._placements), goes_on)
+            return await process.load(kind, question, spec.name, find_fds, goes_on)
+        except asyncio.CancelledError:
+            if not self._placements:  # the server stops: no caller needs the result
+                process.kill(f"was ended: the load of model '{spec.name}' was called off")
+            raise
         finally:
             self._turning.discard(spec.name)
             self._loading = None

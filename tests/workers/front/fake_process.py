@@ -52,7 +52,6 @@ class FakeProcess:
         question: dict[str, Any],
         name: str,
         find_fds: Callable[[], Sequence[int]],
-        is_needed: object,
         goes_on: Callable[[str], bool],
     ) -> dict[str, Any]:
         """Open a model."""
