@@ -279,7 +279,7 @@ def test_a_broker_takes_a_control_frame_or_raises_a_frame_error() -> None:
             caller = Caller(made.arena, made.listener, [made.channel])
             for seed in range(MANY):
                 dice = Dice(seed)
-                broker = BlsBroker(asyncio.get_running_loop(), sent.append, {1: caller}.get, hooks, set(), set())
+                broker = BlsBroker(sent.append, {1: caller}.get, hooks, set(), set())
                 for _ in range(3):
                     kind = int(dice.choice(CONTROL))
                     received = Frame(kind, dice.choice((0, 1, 2)), dice.choice((1, 2, *LARGE)), dice.payload(kind))

@@ -7,7 +7,6 @@ caller releases. When the caller dies or is closed, its calls are cancelled and 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -203,7 +202,6 @@ class BlsBroker:
             again after a crash.
     """
 
-    loop: asyncio.AbstractEventLoop
     send: Callable[[bytes], None]
     caller_of: Callable[[int], Caller | None]
     hooks: Hooks

@@ -50,6 +50,8 @@ class Channel:
         send_control: sends a frame on the worker's control channel.
         broken: called with a reason when the worker breaks the protocol or overruns its time, so that it must be ended,
             and with the seconds in which it may end by itself.
+        exports: lends the worker other models' arenas.
+        seats: how many batches the instance takes at once; batches in excess wait in the socket.
     """
 
     __slots__ = (
@@ -66,19 +68,19 @@ class Channel:
         link: Link,
         send_control: Callable[[bytes], None],
         broken: Callable[[str, float], None],
+        exports: ArenaExports,
+        seats: int = 1,
     ) -> None:
         self._loop = loop
         self.number = number
         self.instance = instance
+        self.exports = exports
+        self.seats = seats
         self._link = link
         self._send_control = send_control
         self._frames = FrameSocket(loop, sock, "channel", f"model '{link.name}'", self._on_frame, broken)
         #: gets the ID of a batch that runs when the client of its last request disconnects
         self.on_abandoned: Callable[[int], None] | None = None
-        #: tells the worker of other models' arenas; without it inputs in those are copied
-        self.exports: ArenaExports | None = None
-        #: how many batches the instance takes at once; batches in excess wait in the socket
-        self.seats = 1
         self._pending: dict[int, PendingBatch] = {}
         self._granted: dict[int, Slot] = {}
         self._dead = False
@@ -151,16 +153,12 @@ class Channel:
 
     def _place(self, requests: Sequence[InferRequest], pending: PendingBatch) -> tuple[Sequence[InferRequest], Moves]:
         """Lend large inputs that lie in other models' arenas, and find slots for those in ordinary memory."""
-        if self.exports is not None:
-            # other requests may read a tensor that lies in the model's own arena, too
-            own = None if self._link.layout.writes else self._link.arena
-            export = self.exports.export
-            requests = [
-                replace(
-                    request, inputs=export(request.inputs, own), outputs=self.exports.export_places(request.outputs)
-                )
-                for request in requests
-            ]
+        # other requests may read a tensor that lies in the model's own arena, too
+        own, exports = None if self._link.layout.writes else self._link.arena, self.exports
+        requests = [
+            replace(request, inputs=exports.export(request.inputs, own), outputs=exports.export_places(request.outputs))
+            for request in requests
+        ]
         return move_inputs(requests, pending, self._link.arena)
 
     def _expect_outputs(self, requests: Sequence[InferRequest], pending: PendingBatch) -> None:

@@ -159,7 +159,7 @@ class Worker:
             group=group,
             recurs=bool(self._loss[0]),
         )
-        self._broker = BlsBroker(self._loop, process.send, self._caller, self._hooks, self._turning, self._awaited)
+        self._broker = BlsBroker(process.send, self._caller, self._hooks, self._turning, self._awaited)
         return process
 
     def _caller(self, number: int) -> Caller | None:
@@ -256,9 +256,11 @@ class Worker:
             process.kill(f"was killed: model '{placement.spec.name}': {reason}", grace)
 
         for one, number, (ours, _), taken in zip(instances, numbers, pairs, seats, strict=True):
-            one.channel = channel = Channel(self._loop, ours, number, one.number, placement.link, process.send, broken)
-            channel.exports, channel.seats = process.exports, taken
-            channel.on_abandoned = self._broker.abandoned if len(numbers) == 1 and self._in_main else None
+            one.channel = Channel(
+                self._loop, ours, number, one.number, placement.link, process.send, broken, process.exports, taken
+            )
+            if len(numbers) == 1 and self._in_main:
+                one.channel.on_abandoned = self._broker.abandoned
         placement.is_open = True
 
     async def _load(

@@ -18,6 +18,7 @@ from edge_serve.workers.front import worker as worker_module
 from edge_serve.workers.front.process import ProcessLimits, ProcessLost
 from edge_serve.workers.front.workers import Hooks, OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.memory.arena_exports import ArenaExports
 from tests.workers.harness import Recorder, config
 
 
@@ -36,7 +37,7 @@ class FakeProcess:
     def __init__(self, number: int, started: bool, hangs: set[str], overdue: set[str]) -> None:
         self.pid = number
         self.exited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.exports = None
+        self.exports = ArenaExports(self.send)
         self.started = asyncio.Event()
         if started:
             self.started.set()

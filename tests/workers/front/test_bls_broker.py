@@ -37,8 +37,7 @@ class Scene:
         self.hooks = Hooks(infer=self.asked.append)
         caller = Caller(self.arena, Recorder(), [])
         self.broker = BlsBroker(
-            asyncio.get_running_loop(),
-            self._send,
+            lambda data: self.sent.extend(Splitter().feed(data)),
             lambda number: caller if number == 7 else None,
             self.hooks,
             turning={"me"},

@@ -22,6 +22,7 @@ from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link
 from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, PARTIAL_HEAD, SLOT, FrameKind, frame
 from edge_serve.workers.wire.layout import TensorLayout, padded
 from tests.workers.harness import Recorder, config, request, run, values
@@ -47,6 +48,7 @@ class Peer:
             self.link,
             self.control.append,
             lambda why, _: self.broken.append(why),
+            ArenaExports(lambda data, fds: self.control.append(data)),
         )
         self.receiver = Receiver(self.theirs)
 

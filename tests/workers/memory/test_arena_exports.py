@@ -35,9 +35,7 @@ def lent(arena: Arena, number: int = 0) -> tuple[Slot, InferTensor]:
 
 
 def exports_of(model: OpenedModel) -> ArenaExports:
-    found = model._placed[0].placement.channels()[0].exports
-    assert found is not None
-    return found
+    return model._placed[0].placement.channels()[0].exports
 
 
 def mapped(pid: int, name: str) -> list[str]:
