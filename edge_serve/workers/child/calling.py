@@ -13,13 +13,11 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 
 from edge_serve.backends.base import Reply
 from edge_serve.backends.host import Cancel, ModelCall, OnReply
-from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal
 from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.records import slotted
 from edge_serve.workers.child.memory.input_arena import InputArena
@@ -36,7 +34,7 @@ from edge_serve.workers.wire.calls import (
     join_parts,
     read_tensors,
 )
-from edge_serve.workers.wire.frames import Frame, FrameKind, frame, parse_json
+from edge_serve.workers.wire.frames import Frame, FrameKind, error_of, frame, parse_json
 from edge_serve.workers.wire.layout import padded
 
 
@@ -80,7 +78,7 @@ def decode_response(received: Frame, arena: memoryview) -> tuple[Reply, bool]:
     about = parse_json(received.payload[RESPONSE_HEAD.size : start])
     final = flags & FINAL != 0
     if "code" in about:
-        return Reply(error=_error(about)), final
+        return Reply(error=error_of(about)), final
     outputs = read_tensors(received, about["names"], start, block_size, arena, base)
     return Reply(outputs, None, about["parameters"]), final
 
@@ -89,10 +87,6 @@ def room_of(received: Frame) -> OutputSlot:
     """Return the slot that the outputs of an INFER_RESPONSE frame lie in."""
     token, offset, nbytes, *_ = RESPONSE_HEAD.unpack_from(received.payload)
     return OutputSlot(token, offset, nbytes)
-
-
-def _error(about: dict[str, Any]) -> EdgeServeError:
-    return BY_TRITON_CODE.get(about["code"], Internal)(about["text"])
 
 
 def encode_rest(waiting: Sequence[tuple[int, int]]) -> bytes:

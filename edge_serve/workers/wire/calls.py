@@ -10,10 +10,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from edge_serve.messages.tensors import BY_NUMBER, InferTensor, element_count
+from edge_serve.messages.tensors import InferTensor
 from edge_serve.records import slotted
 from edge_serve.workers.wire.frames import Frame, FrameError
-from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, PAD, TENSOR
+from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, PAD, TENSOR, parse_block
 
 #: number of the calling model (0: it has no arena), token of the slot that holds inputs, flags, JSON and block bytes
 CALL_HEAD = struct.Struct("<IIIII")
@@ -74,19 +74,16 @@ def read_tensors(
         raise FrameError(f"found {len(names)} names of {received.count} tensors")
     end = start + block_size
     data = end + -end % _ALIGNMENT
+    described = parse_block(bytes(payload[start:end]), names)
+    if len(described) != len(names):
+        raise FrameError(f"found {len(names)} names of {len(described)} tensors")
     tensors = []
-    for name in names:
-        made = TENSOR[payload[start]]
-        _, number, _, place, where, size, *dims = made.unpack_from(payload, start)
-        start += made.size
-        datatype, shape = BY_NUMBER[number], tuple(dims)
-        if min(shape, default=0) < 0 or (datatype.size and element_count(shape) * datatype.size != size):
-            raise FrameError(f"tensor '{name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
+    for name, (_, (_, datatype, shape, place, where, size)) in zip(names, described, strict=True):
         if place == IN_FRAME:
             body, offset = payload[data + where : data + where + size], -1
         else:
             body, offset = arena[where - base : where - base + size], where
-        if len(body) != size or start > end or where < base * (place == IN_ARENA):
+        if len(body) != size or where < base * (place == IN_ARENA):
             raise FrameError(f"tensor '{name}' is cut off")
         tensors.append(InferTensor(name, datatype, shape, body, offset))
     return tensors

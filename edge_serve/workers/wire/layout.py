@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from edge_serve.messages.infer import InferRequest
@@ -107,20 +108,31 @@ class Blocks:
         return found
 
     def _parse(self, block: bytes) -> list[Described]:
-        found: list[tuple[int, Described]] = []
-        position = 0
-        while position < len(block):
-            made = TENSOR[block[position]]
-            _, number, index, place, where, size, *dims = made.unpack_from(block, position)
-            position += made.size
-            datatype, shape = BY_NUMBER[number], tuple(dims)
-            name = self._names[index] if index != UNNAMED else None
-            if min(shape, default=0) < 0 or (datatype.size and element_count(shape) * datatype.size != size):
-                raise FrameError(f"tensor '{name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
-            found.append((index, (name, datatype, shape, place, where, size)))
+        found = parse_block(block, self._names)
         if self._in_order:
             found.sort(key=lambda pair: pair[0])
         return [described for _, described in found]
+
+
+def parse_block(block: bytes, names: Sequence[str]) -> list[tuple[int, Described]]:
+    """Return the index and the description of each tensor of a block.
+
+    Raises:
+        FrameError: the bytes of a tensor do not make up its shape.
+        struct.error, KeyError, IndexError: the bytes describe no tensors.
+    """
+    found: list[tuple[int, Described]] = []
+    position = 0
+    while position < len(block):
+        made = TENSOR[block[position]]
+        _, number, index, place, where, size, *dims = made.unpack_from(block, position)
+        position += made.size
+        datatype, shape = BY_NUMBER[number], tuple(dims)
+        name = names[index] if index != UNNAMED else None
+        if min(shape, default=0) < 0 or (datatype.size and element_count(shape) * datatype.size != size):
+            raise FrameError(f"tensor '{name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
+        found.append((index, (name, datatype, shape, place, where, size)))
+    return found
 
 
 class TensorLayout:
