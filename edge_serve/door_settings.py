@@ -8,6 +8,7 @@ import os
 import resource
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 from edge_serve.access.policy import AdminAccess
 from edge_serve.access.roles import Role
@@ -55,16 +56,20 @@ class DoorGuards:
             BodyMemory(config.request_memory_bytes or quarter_of_memory(), shortages),
         )
         self._origins = config.http_cors_origin
-        self._contexts: list[Reloaded[ssl.SSLContext]] = []
         _warn(config)
-        self.http_tls = self._tls("HTTP", http_files(config), "http/1.1")
+        self.http_tls: Callable[[], ssl.SSLContext] | None = None
+        self._http_context: Reloaded[ssl.SSLContext] | None = None
+        if (files := http_files(config)) is not None:
+            load = partial(make_context, files, ("http/1.1",))
+            context = self._http_context = Reloaded("certificate of HTTP", files.paths, load)
+            self.http_tls = lambda: context.value
         self.metrics_tls = self.http_tls if config.metrics_use_ssl else None
 
     async def reload_changed(self) -> None:
         """Load the files that have changed."""
         await self.access.reload_changed()
-        for contexts in self._contexts:
-            await contexts.reload_changed()
+        if self._http_context is not None:
+            await self._http_context.reload_changed()
 
     def chooser(self, application: V2Application) -> Callable[[Peer], Application]:
         """Return a function that chooses the application of a client: with its access checks, and with CORS if web
@@ -83,13 +88,6 @@ class DoorGuards:
             "connections_of_address": sharing.addresses.refused,
             **{f"body_{reason}": count for reason, count in sharing.memory.refused.items()},
         }
-
-    def _tls(self, door: str, files: TlsFiles | None, protocol: str) -> Callable[[], ssl.SSLContext] | None:
-        if files is None:
-            return None
-        contexts = Reloaded(f"certificate of {door}", files.paths, lambda: make_context(files, (protocol,)))
-        self._contexts.append(contexts)
-        return lambda: contexts.value
 
 
 def _warn(config: ServerConfig) -> None:
