@@ -60,7 +60,7 @@ def _parser() -> OptionParser:
 def report(record: Record) -> str:
     """Return the models that are left out, and the reasons, as text."""
     word = "tried again after it was left out" if record.trying else "left out"
-    lines = [f"{name} is {word}: {record.reasons.get(name, '')}" for name in sorted(record.left_out)]
+    lines = [f"{name} is {word}: {one.reason}" for name, one in sorted(record.left_out.items())]
     if record.deaths:
         lines.append(record.count_deaths())
     return "\n".join(lines) or "no model is left out"

@@ -48,6 +48,19 @@ class Suspects:
 
 
 @frozen
+class LeftOut:
+    """A model that is left out.
+
+    Attributes:
+        fingerprint: of its directory when it was left out; "" = there was none.
+        reason: why it is left out.
+    """
+
+    fingerprint: str
+    reason: str
+
+
+@frozen
 class Record:
     """The record that is kept from one process to the next.
 
@@ -55,8 +68,7 @@ class Record:
         boot: which run of the machine it is of; a power cut is no crash.
         now: what the process is doing.
         deaths: of the processes before it, in a row.
-        left_out: model -> fingerprint of its directory when it was left out.
-        reasons: why, by model.
+        left_out: models that are left out, by name.
         helpless: models were left out, and it has not served for a while since.
         trying: the models in `left_out` are loaded all the same, to see whether the service still dies.
         tries: how often they were, in this run of the machine.
@@ -67,8 +79,7 @@ class Record:
     phase: StartPhase = StartPhase.ENDED
     now: Suspects = Suspects()
     deaths: tuple[Suspects, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
     helpless: bool = False
     trying: bool = False
     tries: int = 0
@@ -96,21 +107,19 @@ def next_record(
     """
     died = last.phase is not StartPhase.ENDED
     same_boot = last.boot == boot
-    left_out = {name: seen for name, seen in last.left_out.items() if print_of(name) in (seen, None)}
-    reasons = {name: last.reasons.get(name, "") for name in left_out}
+    left_out = {name: one for name, one in last.left_out.items() if print_of(name) in (one.fingerprint, None)}
     tries = last.tries if same_boot else 0
     if last.trying and died:  # also when the machine went down: a model that does that must not do it at every boot
-        return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
+        return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, True, False, tries, now_ns)
     deaths = (*last.deaths, last.now) if died and same_boot else ()
     if len(deaths) >= DEATHS:
         names, reason = (None, _NO_HELP) if last.helpless else _guilty(deaths[-DEATHS:], left_out)
         for name in names if names is not None else models:
-            left_out.setdefault(name, print_of(name) or "")
-            reasons.setdefault(name, reason)
-        return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
+            left_out.setdefault(name, LeftOut(print_of(name) or "", reason))
+        return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, True, False, tries, now_ns)
     helpless = last.helpless and bool(deaths)
     trying = bool(left_out) and (last.trying or not same_boot)
-    return Record(boot, StartPhase.ALIVE, Suspects(), deaths, left_out, reasons, helpless, trying, tries, last.since_ns)
+    return Record(boot, StartPhase.ALIVE, Suspects(), deaths, left_out, helpless, trying, tries, last.since_ns)
 
 
 def retry_ns(record: Record, others: bool) -> int | None:
@@ -133,7 +142,7 @@ def try_again(record: Record) -> Record:
 _NO_HELP = f"the service died {DEATHS} times in a row again, without the models that were left out first"
 
 
-def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[str] | None, str]:
+def _guilty(deaths: Sequence[Suspects], known: Mapping[str, LeftOut]) -> tuple[list[str] | None, str]:
     """Return the models present at every crash, and a description; None if no model was present at all of them.
 
     The first process of a series does not observe which models are at work. One crash alone accuses no model.
@@ -167,10 +176,7 @@ def as_text(record: Record) -> str:
             "tries": record.tries,
             "since_ns": record.since_ns,
             "deaths": [asdict(death) for death in record.deaths],
-            "left_out": {
-                name: {"fingerprint": seen, "reason": record.reasons.get(name, "")}
-                for name, seen in record.left_out.items()
-            },
+            "left_out": {name: asdict(one) for name, one in record.left_out.items()},
         },
         indent=1,
     )
@@ -180,13 +186,14 @@ def from_text(text: str) -> Record:
     """Parse a file. One that cannot be parsed is an empty record, because a guess could keep good models out."""
     try:
         value = json.loads(text)
-        left_out = {name: str(one["fingerprint"]) for name, one in value["left_out"].items()}
-        reasons = {name: str(one["reason"]) for name, one in value["left_out"].items()}
+        left_out = {
+            name: LeftOut(str(one["fingerprint"]), str(one["reason"])) for name, one in value["left_out"].items()
+        }
         deaths = tuple(_suspects(death) for death in value["deaths"])
         phase, now, helpless = StartPhase(value["phase"]), _suspects(value["now"]), value["helpless"] is True
         # older releases did not write these members
         trying, tries, since_ns = value.get("trying") is True, int(value.get("tries", 0)), int(value.get("since_ns", 0))
-        return Record(str(value["boot"]), phase, now, deaths, left_out, reasons, helpless, trying, tries, since_ns)
+        return Record(str(value["boot"]), phase, now, deaths, left_out, helpless, trying, tries, since_ns)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Record()
 

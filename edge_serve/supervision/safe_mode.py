@@ -95,7 +95,7 @@ class CrashWatch:
         try:
             found = self._repository.scan()
         except EdgeServeError:  # the load of the models fails of the same, and says so
-            return (), last.left_out
+            return (), dict.fromkeys(last.left_out)
         if not (last.left_out or len(last.deaths) + 1 >= DEATHS):
             return found, {}
         rows = self._repository.fingerprints(found.values())
@@ -165,11 +165,10 @@ class CrashWatch:
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _exclude_suspects(self) -> None:
-        load_history = self._registry.load_history
-        load_history.left_out.update(self._record.reasons)
-        for name, reason in self._record.reasons.items():
-            log.critical("safe mode: model %s is left out: %s", name, reason)
-        if self._record.reasons:
+        for name, one in self._record.left_out.items():
+            self._registry.load_history.left_out[name] = one.reason
+            log.critical("safe mode: model %s is left out: %s", name, one.reason)
+        if self._record.left_out:
             log.warning("safe mode: change a model's directory and reload to load it, or all of them by "
                         "'edge-serve safe-mode --leave'")  # fmt: skip
 
@@ -205,7 +204,7 @@ class CrashWatch:
         if self._record.phase is StartPhase.ALIVE:
             left_out = self._record.left_out
             if not self._record.trying:
-                left_out = {name: seen for name, seen in left_out.items() if name in load_history.left_out}
+                left_out = {name: one for name, one in left_out.items() if name in load_history.left_out}
             now = replace(self._record.now, loading=tuple(load_history.loading_in_time()))
             self._record = replace(self._record, now=now, left_out=left_out)
             self._write()

@@ -25,7 +25,7 @@ from edge_serve.doctor.service import (
     unit_states,
 )
 from edge_serve.observe.status.probe import library_versions
-from edge_serve.supervision.crash_loop import Record, as_text
+from edge_serve.supervision.crash_loop import LeftOut, Record, as_text
 from edge_serve.supervision.safe_mode import FILE, LOCK
 from edge_serve.systemd.unit import Unit
 from tests.observe.status.documents import document
@@ -167,7 +167,7 @@ def test_the_advice_for_several_repositories_is_a_command(tmp_path: Path) -> Non
 
 
 def test_models_that_were_left_out_are_named(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(as_text(Record("boot", left_out={"det": "print"}, reasons={"det": "it was loading"})))
+    (tmp_path / FILE).write_text(as_text(Record("boot", left_out={"det": LeftOut("print", "it was loading")})))
     (tmp_path / LOCK).touch()
 
     finding = models(tmp_path, str(tmp_path))[-1]

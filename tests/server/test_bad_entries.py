@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from edge_serve.models.repository.names import shown
-from edge_serve.supervision.crash_loop import Record, StartPhase, as_text
+from edge_serve.supervision.crash_loop import LeftOut, Record, StartPhase, as_text
 from edge_serve.supervision.safe_mode import FILE
 from tests.server.bad_entries import (
     WITHOUT_OVERRIDE,
@@ -193,7 +193,7 @@ def test_a_file_system_that_does_not_answer_costs_its_entries(root: Path, tmp_pa
 @pytest.mark.timeout(150)
 def test_safe_mode_reads_entries_that_do_not_answer_beside_each_other(root: Path, tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    record = Record(boot, StartPhase.ENDED, left_out={"linked": "another fingerprint"}, reasons={"linked": "it died"})
+    record = Record(boot, StartPhase.ENDED, left_out={"linked": LeftOut("another fingerprint", "it died")})
     (tmp_path / FILE).write_text(as_text(record))
     mounts = [root / f"mounted{number}" for number in range(4)]
     flags = (f"--model-repository={root}", f"--state-directory={tmp_path}", *ALL["poll"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.supervision.command import safe_mode
-from edge_serve.supervision.crash_loop import Record, as_text
+from edge_serve.supervision.crash_loop import LeftOut, Record, as_text
 from edge_serve.supervision.safe_mode import FILE, LOCK
 from tests.observe.status.test_client import serving
 
@@ -15,7 +15,7 @@ from tests.observe.status.test_client import serving
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A state directory of a server that is not running and left one model out."""
-    (tmp_path / FILE).write_text(as_text(Record("boot", left_out={"det": "print"}, reasons={"det": "it was loading"})))
+    (tmp_path / FILE).write_text(as_text(Record("boot", left_out={"det": LeftOut("print", "it was loading")})))
     (tmp_path / LOCK).touch()
     return tmp_path
 

@@ -15,6 +15,7 @@ from edge_serve.supervision.crash_loop import (
     RETRY_BESIDE_OTHERS,
     RETRY_FIRST,
     RETRY_LATER,
+    LeftOut,
     Record,
     StartPhase,
     Suspects,
@@ -50,8 +51,8 @@ def test_models_that_loaded_at_each_crash_are_left_out() -> None:
     deaths = [Suspects(("a", "b")), Suspects(("b", "c")), Suspects(("b",), ("a",))]
     assert not after(deaths[:2]).left_out
     record = after(deaths)
-    assert record.left_out == {"b": "print of b"}
-    assert record.reasons == {"b": "it was loading each time when the service died 3 times in a row"}
+    reason = "it was loading each time when the service died 3 times in a row"
+    assert record.left_out == {"b": LeftOut("print of b", reason)}
     assert record.deaths == ()
 
 
@@ -86,7 +87,7 @@ def test_a_death_at_which_work_was_not_observed_acquits_no_model(
 def test_all_suspects_are_left_out_if_no_model_was_there_each_time() -> None:
     record = after([Suspects(("a",)), Suspects(("b",)), Suspects()])
     assert set(record.left_out) == {"a", "b", "c"}
-    assert "nothing says which model did it" in record.reasons["a"]
+    assert "nothing says which model did it" in record.left_out["a"].reason
 
 
 @given(st.lists(suspects, min_size=2 * DEATHS, max_size=2 * DEATHS))
@@ -121,7 +122,7 @@ def test_a_machine_that_went_down_is_no_crash_of_the_service() -> None:
 
 
 #: all models are out, and nothing says which one it was
-ALL_OUT = Record(BOOT, left_out={name: same(name) for name in MODELS}, reasons=dict.fromkeys(MODELS, "why"))
+ALL_OUT = Record(BOOT, left_out={name: LeftOut(same(name), "why") for name in MODELS})
 SECOND = 10**9
 
 
@@ -134,7 +135,7 @@ def test_models_left_out_are_retried_at_the_next_boot_until_one_death() -> None:
     for boot in ("the next boot", "one more boot"):  # a model that takes the machine down does not do so at every boot
         dead = next_record(tried, boot, same, MODELS, 7)
         assert not dead.trying
-        assert (dead.left_out, dead.reasons, dead.since_ns) == (ALL_OUT.left_out, ALL_OUT.reasons, 7)
+        assert (dead.left_out, dead.since_ns) == (ALL_OUT.left_out, 7)
     assert next_record(dead, "yet another boot", same, MODELS).trying
 
 
@@ -163,22 +164,23 @@ def test_a_clean_restart_neither_tries_again_nor_begins_to_wait_anew() -> None:
 
 
 def test_service_for_a_while_forgives_deaths_but_not_the_guilty() -> None:
-    record = stable(Record(BOOT, StartPhase.ALIVE, Suspects(), (Suspects(("a",)),) * 2, {"b": "print of b"}))
+    record = stable(
+        Record(BOOT, StartPhase.ALIVE, Suspects(), (Suspects(("a",)),) * 2, {"b": LeftOut("print of b", "y")})
+    )
     assert record.deaths == ()
     assert record.left_out
 
 
 def test_a_model_whose_directory_cannot_be_read_now_stays_left_out() -> None:
-    record = Record(BOOT, left_out={"a": "print of a"}, reasons={"a": "x"})
+    record = Record(BOOT, left_out={"a": LeftOut("print of a", "x")})
     assert next_record(record, BOOT, lambda name: None, MODELS).left_out == record.left_out
 
 
 @pytest.mark.parametrize("now", ["changed", ""])
 def test_a_model_whose_directory_changed_or_went_is_innocent(now: str) -> None:
-    record = Record(BOOT, left_out={"a": "print of a", "b": "print of b"}, reasons={"a": "x", "b": "y"})
+    record = Record(BOOT, left_out={"a": LeftOut("print of a", "x"), "b": LeftOut("print of b", "y")})
     fresh = next_record(record, BOOT, lambda name: now if name == "a" else same(name), MODELS)
-    assert fresh.left_out == {"b": "print of b"}
-    assert fresh.reasons == {"b": "y"}
+    assert fresh.left_out == {"b": LeftOut("print of b", "y")}
 
 
 @given(
@@ -188,13 +190,11 @@ def test_a_model_whose_directory_changed_or_went_is_innocent(now: str) -> None:
         st.sampled_from(StartPhase),
         suspects,
         st.lists(suspects).map(tuple),
-        st.dictionaries(st.sampled_from(MODELS), st.text()),
+        st.dictionaries(st.sampled_from(MODELS), st.builds(LeftOut, st.text(), st.text())),
     )
 )
 def test_a_record_survives_the_file(record: Record) -> None:
-    full = replace(
-        record, reasons=dict.fromkeys(record.left_out, "why"), helpless=True, trying=True, tries=2, since_ns=3
-    )
+    full = replace(record, helpless=True, trying=True, tries=2, since_ns=3)
     assert from_text(as_text(full)) == full
 
 

@@ -27,6 +27,7 @@ from edge_serve.server import ServerProcess
 from edge_serve.supervision.crash_loop import (
     RETRY_FIRST,
     STABLE_SECONDS,
+    LeftOut,
     Record,
     StartPhase,
     Suspects,
@@ -136,7 +137,7 @@ def test_the_command_lists_models_left_out_and_deletes_the_record(
     tmp_path: Path, leave: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = "it was loading each time when the service died 3 times in a row"
-    record = Record("boot", left_out={"kills": "print"}, reasons={"kills": reason})
+    record = Record("boot", left_out={"kills": LeftOut("print", reason)})
     (tmp_path / FILE).write_text(as_text(record))
     (tmp_path / LOCK).touch()
 
@@ -186,7 +187,7 @@ def test_a_model_that_kills_the_service_at_work_is_left_out_alone(tmp_path: Path
 
     assert [record_of(state).now.busy for state in states] == [None, ("kills",), ("kills",), ("kills",)]
     reason = "it was at work the last 2 times when the service died 3 times in a row"
-    assert record_of(states[-1]).reasons == {"kills": reason}
+    assert {name: one.reason for name, one in record_of(states[-1]).left_out.items()} == {"kills": reason}
 
 
 def test_models_are_loaded_one_by_one_only_until_the_service_is_stable(tmp_path: Path) -> None:
