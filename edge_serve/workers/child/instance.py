@@ -37,13 +37,11 @@ from edge_serve.workers.child.memory.shared_request import SharedRequest
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.paused_streams import PausedStreams
 from edge_serve.workers.child.process import FrameSender
-from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, FrameKind, frame
+from edge_serve.workers.wire.frames import DEVICE_LOST, HEADER, HEADER_SIZE, NEED, FrameKind, frame
 from edge_serve.workers.wire.layout import TensorLayout
 from edge_serve.workers.wire.polling_wait import PollingWait
 
 _RECEIVE_BYTES = 64 * 1024
-#: exit status of a worker whose device is lost
-DEVICE_LOST = 75
 
 
 class Receiver:

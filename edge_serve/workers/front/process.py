@@ -26,7 +26,7 @@ from edge_serve.workers.launch.interpreter import Interpreter, has_changed_code,
 from edge_serve.workers.launch.spawn import WORKER, Spawned, spawn
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.pages import PAGE
-from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, error_of, json_frame
+from edge_serve.workers.wire.frames import DEVICE_LOST, HEADER_SIZE, Frame, FrameError, FrameKind, error_of, json_frame
 
 log = logging.getLogger(__name__)
 
@@ -381,8 +381,7 @@ _SPAWN_HINTS = {
     errno.EMFILE: " (too many files open: see LimitNOFILE= of the service)",
     errno.ENOENT: " (put it back, or load the model again with another one)",
 }
-#: DEVICE_LOST of workers/child/instance
-_STATUS_HINTS = {75: " (its GPU is lost)"}
+_STATUS_HINTS = {DEVICE_LOST: " (its GPU is lost)"}
 _OTHER_CODE = " (edge-serve's own files have changed since this server started: restart the server)"
 _HINTS = {
     "SIGKILL": " (the machine may be out of memory: see the kernel's log)",

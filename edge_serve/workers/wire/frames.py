@@ -22,6 +22,9 @@ HEADER_SIZE = HEADER.size
 #: longest payload that is believed: replies above INLINE_BYTES travel through the arena
 LONGEST = 256 << 20
 
+#: exit status of a worker whose device is lost
+DEVICE_LOST = 75
+
 #: longest log text; a worker cannot flood the front end with one line
 LOG_CHARACTERS = 64 * 1024
 #: mismatched outputs that are reported for one model; a model may make up a name for each response
