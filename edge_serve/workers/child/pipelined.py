@@ -19,10 +19,7 @@ from edge_serve.backends.base import BackendInstance, BackendRequest, QueueingIn
 from edge_serve.records import slotted
 from edge_serve.workers.child.batch import Batch, decode_execute, in_time, with_late
 from edge_serve.workers.child.instance import Instance, exit_worker
-from edge_serve.workers.child.memory.arena_imports import ArenaImports
-from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.memory.output_room import OutputRoom
-from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.wire.layout import TensorLayout
 
 
@@ -68,24 +65,13 @@ class PipelinedInstance(Instance):
 
     backend: QueueingInstance
 
-    def __init__(
-        self,
-        name: str,
-        number: int,
-        sock: socket.socket,
-        layout: TensorLayout,
-        arena: memoryview,
-        backend: BackendInstance,
-        imports: ArenaImports | None = None,
-        mismatches: Mismatches | None = None,
-        inputs: memoryview | InputArena | None = None,
-    ) -> None:
-        super().__init__(name, number, sock, layout, arena, backend, imports, mismatches, inputs)
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
         self._runs: SimpleQueue[tuple[_Batch, _Run | None] | None] = SimpleQueue()
         #: batches that have arrived and are not answered
         self._unanswered = 0
         self._count_lock = threading.Lock()
-        self._finisher = threading.Thread(target=self._finish_all, name=f"{name} finish", daemon=True)
+        self._finisher = threading.Thread(target=self._finish_all, name=f"{self.name} finish", daemon=True)
 
     @property
     def seats(self) -> int:
