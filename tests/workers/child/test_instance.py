@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import cast
 
 import pytest
 
 from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.child.instance import Instance, Receiver
+from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.child.memory import arena_imports
-from edge_serve.workers.child.memory.arena_imports import ArenaImports
-from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
-from edge_serve.workers.wire.frames import HEADER_SIZE, PARTIAL_HEAD, REPLY_HEAD, FrameKind, frame, parse_header
-from edge_serve.workers.wire.layout import OFFSET_BITS, TensorLayout
+from edge_serve.workers.wire.frames import HEADER_SIZE, FrameKind, frame
+from edge_serve.workers.wire.layout import OFFSET_BITS
 from tests.footprint import footprint
-from tests.workers.harness import config, request
+from tests.workers.child.instance_scene import InstanceScene, instance_scene
+from tests.workers.harness import request
 
 Execute = Callable[[Sequence[BackendRequest]], list[Reply]]
 
@@ -41,44 +39,8 @@ class Backend:
         pass
 
 
-class Scene:
-    """An instance in a thread."""
-
-    def __init__(self, model_config: dict[str, Any], execute: Execute) -> None:
-        self.ours, theirs = socket.socketpair()
-        self.ours.settimeout(20)
-        self.layout = TensorLayout(model_config)
-        self.imports = ArenaImports()
-        self.instance = Instance(
-            "m_0", 4, theirs, self.layout, memoryview(bytearray(4096)), Backend(execute), self.imports
-        )
-        self._receiver = Receiver(self.ours)
-        self.thread = threading.Thread(target=self.instance.run)
-        self.thread.start()
-
-    def send(self, batch_id: int, *requests: InferRequest, each: bool = False) -> None:
-        self.ours.sendall(encode_execute(self.layout, batch_id, requests, 0, 0, each))
-
-    def receive(self) -> tuple[int, list[Reply]]:
-        """The batch and the replies of the next frame."""
-        received = self._receiver.receive()
-        assert received is not None, "the channel was closed"
-        _, kind, count, batch_id = parse_header(received)
-        head = REPLY_HEAD if kind == FrameKind.REPLY else PARTIAL_HEAD
-        *_, meta = head.unpack_from(received, HEADER_SIZE)
-        return batch_id, decode_answers(self.layout, received, HEADER_SIZE + head.size, meta, count, None)[0]
-
-
-@contextlib.contextmanager
-def scene(execute: Execute, *, decoupled: bool = False) -> Iterator[Scene]:
-    made = Scene(config(decoupled=decoupled), execute)
-    try:
-        yield made
-    finally:
-        made.ours.shutdown(socket.SHUT_WR)
-        made.thread.join(20)
-        made.ours.close()
-        assert not made.thread.is_alive()
+def scene(execute: Execute, *, decoupled: bool = False) -> AbstractContextManager[InstanceScene]:
+    return instance_scene(Backend(execute), decoupled=decoupled)
 
 
 def echo(batch: Sequence[BackendRequest]) -> list[Reply]:

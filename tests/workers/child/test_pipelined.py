@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -14,18 +13,14 @@ import pytest
 
 from edge_serve.backends.base import BackendRequest, DeviceLost, OutputMemory, Reply, Timing
 from edge_serve.errors import Internal
-from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import INLINE_BYTES, DataType, InferTensor
-from edge_serve.workers.child import instance as instance_module
 from edge_serve.workers.child.batch import TIMEOUT_EXPIRED
-from edge_serve.workers.child.instance import Instance, Receiver
+from edge_serve.workers.child.instance import Instance
 from edge_serve.workers.child.pipelined import PipelinedInstance, kind_of
-from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
-from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, REPLY_HEAD, FrameKind, parse_header
+from edge_serve.workers.wire.frames import DEVICE_LOST, HEADER_SIZE, NEED, FrameKind, parse_header
 from edge_serve.workers.wire.layout import TensorLayout
-from tests.workers.harness import config, request, values
-
-PATIENCE = 20
+from tests.workers.child.instance_scene import instance_scene
+from tests.workers.harness import PATIENCE, config, request, values
 
 
 class Device:
@@ -74,48 +69,9 @@ class Device:
         return Reply([InferTensor("OUTPUT0", DataType.INT32, (1, len(view) // 4), view)])
 
 
-class Scene:
-    """An instance in a thread, and its channel."""
-
-    def __init__(self, device: Device) -> None:
-        self.ours, theirs = socket.socketpair()
-        self.ours.settimeout(PATIENCE)
-        self.layout = TensorLayout(config())
-        self.arena = memoryview(bytearray(1 << 20))
-        self.instance = PipelinedInstance("m_0", 4, theirs, self.layout, self.arena, device)
-        self.receiver = Receiver(self.ours)
-        self.thread = threading.Thread(target=self.instance.run)
-        self.thread.start()
-
-    def send(self, batch_id: int, *requests: InferRequest, each: bool = False, slot: tuple[int, int] = (0, 0)) -> None:
-        self.ours.sendall(encode_execute(self.layout, batch_id, requests, *slot, each))
-
-    def receive(self, slot: Any = None) -> tuple[int, list[Reply]]:
-        """Return the batch and the replies of the next frame."""
-        received = self.receiver.receive()
-        assert received is not None, "the channel was closed"
-        _, kind, count, batch_id = parse_header(received)
-        assert kind == FrameKind.REPLY
-        *marks, _, meta = REPLY_HEAD.unpack_from(received, HEADER_SIZE)
-        assert marks == sorted(marks)
-        return batch_id, decode_answers(self.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot)[0]
-
-
-@contextlib.contextmanager
-def scene(device: Device) -> Iterator[Scene]:
-    made = Scene(device)
-    try:
-        yield made
-    finally:
-        made.ours.shutdown(socket.SHUT_WR)
-        made.thread.join(PATIENCE)
-        made.ours.close()
-        assert not made.thread.is_alive()
-
-
 def test_next_batch_begins_while_one_runs_and_answers_keep_the_order() -> None:
     device = Device()
-    with scene(device) as one:
+    with instance_scene(device) as one:
         one.send(1, request())
         one.send(2, request(range(16, 32)))
         first, second = device.begun.get(timeout=PATIENCE), device.begun.get(timeout=PATIENCE)
@@ -132,7 +88,7 @@ def test_next_batch_begins_while_one_runs_and_answers_keep_the_order() -> None:
 
 def test_requests_one_by_one_begin_one_after_the_other_and_are_answered_together() -> None:
     device = Device()
-    with scene(device) as one:
+    with instance_scene(device) as one:
         one.send(1, request(), request(range(16, 32)), each=True)
         for _ in range(2):
             device.begun.get(timeout=PATIENCE).set()
@@ -144,7 +100,7 @@ def test_requests_one_by_one_begin_one_after_the_other_and_are_answered_together
 
 def test_request_past_its_deadline_is_not_executed() -> None:
     device = Device()
-    with scene(device) as one:
+    with instance_scene(device) as one:
         one.send(1, request(deadline_ns=1))
         _, (late,) = one.receive()
         one.send(2, request(), request(deadline_ns=1))
@@ -159,7 +115,7 @@ def test_request_past_its_deadline_is_not_executed() -> None:
 @pytest.mark.parametrize("place", ["begin", "finish"])
 def test_error_fails_its_own_batch(place: str) -> None:
     device = Device()
-    with scene(device) as one:
+    with instance_scene(device) as one:
         setattr(device, f"fails_in_{place}", Internal("no"))
         one.send(1, request())
         if place == "finish":
@@ -174,31 +130,9 @@ def test_error_fails_its_own_batch(place: str) -> None:
     assert good.error is None
 
 
-def test_lost_device_ends_the_worker_once_both_batches_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, statuses = Device(), []
-    ended = threading.Event()
-
-    def note(status: int) -> None:
-        statuses.append(status)
-        ended.set()
-
-    monkeypatch.setattr(os, "_exit", note)
-    with scene(device) as one:
-        device.fails_in_finish = DeviceLost("gone")
-        one.send(1, request())
-        one.send(2, request())
-        first, second = device.begun.get(timeout=PATIENCE), device.begun.get(timeout=PATIENCE)
-        first.set()
-        assert one.receive()[1][0].error is not None
-        assert statuses == []
-        second.set()
-        assert one.receive()[0] == 2
-        assert ended.wait(PATIENCE)
-
-    assert statuses[0] == instance_module.DEVICE_LOST
-
-
-def test_worker_that_has_lost_its_device_takes_no_further_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_has_lost_its_device_ends_once_both_batches_are_answered_and_takes_no_further_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Clients that go on sending would keep it alive, and each of their requests would fail."""
     device, ended, statuses = Device(), threading.Event(), []
 
@@ -207,16 +141,18 @@ def test_worker_that_has_lost_its_device_takes_no_further_batch(monkeypatch: pyt
         ended.set()
 
     monkeypatch.setattr(os, "_exit", note)
-    with scene(device) as one:
+    with instance_scene(device) as one:
         device.fails_in_finish = DeviceLost("gone")
         one.send(1, request())
         one.send(2, request())
         first, second = device.begun.get(timeout=PATIENCE), device.begun.get(timeout=PATIENCE)
         first.set()
-        assert one.receive()[0] == 1
+        batch_id, (failed,) = one.receive()
+        assert (batch_id, type(failed.error)) == (1, Internal)
         one.send(3, request())
         with contextlib.suppress(Empty):  # it begins only if the fault is there
             device.begun.get(timeout=0.1).set()
+        assert statuses == []
         second.set()
         assert one.receive()[0] == 2
         assert ended.wait(PATIENCE)
@@ -225,7 +161,7 @@ def test_worker_that_has_lost_its_device_takes_no_further_batch(monkeypatch: pyt
             one.ours.recv(1)
         one.ours.setblocking(True)
 
-    assert statuses[0] == instance_module.DEVICE_LOST
+    assert statuses[0] == DEVICE_LOST
 
 
 def test_channel_closes_when_no_batch_can_be_answered_any_more(
@@ -237,7 +173,7 @@ def test_channel_closes_when_no_batch_can_be_answered_any_more(
         raise MemoryError("none left")
 
     device = Device()
-    with scene(device) as one:
+    with instance_scene(device) as one:
         monkeypatch.setattr(one.instance, "_encode", broken)
         one.ours.settimeout(2)
         one.send(1, request())
@@ -249,7 +185,7 @@ def test_channel_closes_when_no_batch_can_be_answered_any_more(
 def test_output_in_the_slot_of_its_reply_is_not_copied() -> None:
     device = Device()
     device.output_bytes = 2 * INLINE_BYTES
-    with scene(device) as one:
+    with instance_scene(device) as one:
         put = one.arena[4096 : 4096 + 4 * INLINE_BYTES]
         one.send(1, request(), slot=(4096, 4 * INLINE_BYTES))
         device.begun.get(timeout=PATIENCE).set()
@@ -262,7 +198,7 @@ def test_output_in_the_slot_of_its_reply_is_not_copied() -> None:
 def test_batch_without_a_slot_asks_for_one_by_its_number() -> None:
     device = Device()
     device.output_bytes = 2 * INLINE_BYTES
-    with scene(device) as one:
+    with instance_scene(device) as one:
         one.send(7, request())
         asked = one.receiver.receive()
         assert asked is not None
