@@ -16,7 +16,7 @@ from edge_serve.workers.child.memory.input_arena import InputArena
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.front.frames.calls import decode_call, decode_rest, encode_response
 from edge_serve.workers.wire.calls import OutputSlot
-from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameKind, parse_header
+from edge_serve.workers.wire.frames import Frame, FrameKind, Splitter
 
 #: too large for a frame
 SIZE = 128 << 10
@@ -29,8 +29,7 @@ class Wire:
         self.frames: list[Frame] = []
 
     def send(self, data: bytes) -> None:
-        _, kind, count, number = parse_header(data)
-        self.frames.append(Frame(kind, count, number, data[HEADER_SIZE:]))
+        self.frames += Splitter().feed(data)
 
     @property
     def waits(self) -> list[list[tuple[int, int]]]:
@@ -42,9 +41,8 @@ def no_memory(model: int, nbytes: int) -> tuple[int, int]:
 
 
 def respond(calling: Calling, number: int, *, final: bool) -> None:
-    data = encode_response(number, InferResponse("m", "1", final=final), [], OutputSlot())
-    _, kind, count, number = parse_header(data)
-    calling.on_response(Frame(kind, count, number, data[HEADER_SIZE:]))
+    (frame,) = Splitter().feed(encode_response(number, InferResponse("m", "1", final=final), [], OutputSlot()))
+    calling.on_response(frame)
 
 
 def nobody(reply: Reply, final: bool) -> None:

@@ -18,7 +18,7 @@ from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.child.calling import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks, InboundCall
 from edge_serve.workers.memory.arena import Arena, Budget
-from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, json_frame, parse_header
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, Splitter, json_frame
 from tests.workers.harness import Recorder, run
 
 SMALL = 100
@@ -44,10 +44,6 @@ class Scene:
             awaited=set(),
         )
 
-    def _send(self, data: bytes) -> None:
-        _, kind, count, number = parse_header(data)
-        self.sent.append(Frame(kind, count, number, data[HEADER_SIZE:]))
-
     def call(self, number: int = 1, token: int = 0) -> InboundCall:
         """A call comes in."""
         self.receive(encode_call(number, ModelCall("other", -1, [], ["Y"]), [], 7, token))
@@ -55,8 +51,8 @@ class Scene:
 
     def receive(self, data: bytes) -> None:
         """A frame comes in."""
-        _, kind, count, number = parse_header(data)
-        assert self.broker.on_frame(Frame(kind, count, number, data[HEADER_SIZE:]))
+        (frame,) = Splitter().feed(data)
+        assert self.broker.on_frame(frame)
 
     def free(self, token: int) -> None:
         """The worker releases a slot."""

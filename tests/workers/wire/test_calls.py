@@ -16,7 +16,7 @@ from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.workers.child.calling import decode_response, encode_call, room_of
 from edge_serve.workers.front.frames.calls import decode_call, encode_response
 from edge_serve.workers.wire.calls import CALL_HEAD, OutputSlot
-from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, parse_header
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, Splitter
 
 ARENA = memoryview(bytearray(4096))
 INTS = InferTensor("X", DataType.INT32, (3,), np.arange(3, dtype=np.int32).tobytes())
@@ -27,10 +27,9 @@ CALL = ModelCall(
 
 
 def received(data: bytes) -> Frame:
-    """A whole frame as the splitter hands it out."""
-    length, kind, count, number = parse_header(data)
-    assert len(data) == HEADER_SIZE + length
-    return Frame(kind, count, number, data[HEADER_SIZE:])
+    """Return the frame that these bytes are."""
+    (frame,) = Splitter().feed(data)
+    return frame
 
 
 def test_a_call_comes_out_as_it_went_in() -> None:
