@@ -45,11 +45,6 @@ def test_watchdog_is_fed_unless_a_scheduler_or_all_workers_hang(
         assert decision.reason
 
 
-@given(ages, ages, st.sampled_from(["a", "b", "c"]))
-def test_one_well_worker_is_enough(schedulers: dict[str, float], workers: dict[str, float], well: str) -> None:
-    assert decide({}, {**workers, well: 0.0}) is None
-
-
 @pytest.mark.parametrize(
     ("environ", "seconds"),
     [

@@ -79,16 +79,6 @@ def test_garbage_from_users_code_ends_only_its_worker(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_stuck_interpreter_is_noticed(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, limits=ProcessLimits(silence=0.6)) as served:
-            served.send(request(do="hold", ms=20_000))
-            assert "its interpreter is stuck" in (await served.listener.lost()).message
-            await survives(served)
-
-    run(work())
-
-
 def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, limits=ProcessLimits(silence=0.6)) as served:
@@ -191,53 +181,6 @@ def test_a_model_that_hangs_when_it_is_opened_again_may_be_unloaded_and_loaded_a
             again = await served.workers.open(spec(tmp_path, config()), "echo", [InstanceSpec("hung")], listener, arena)
             assert (again.pids(), served.model.pids()) == ([pid], [pid])
             await again.close()
-            arena.close()
-
-    run(work())
-
-
-def test_a_model_that_is_unloaded_while_its_worker_starts_again_does_not_delay_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-
-    async def work() -> None:
-        async with serving(tmp_path) as served:
-            arena, listener = Arena("other", served.budget), Recorder()
-            beside = await served.workers.open(spec(other, config()), "echo", [InstanceSpec("e")], listener, arena)
-            os.kill(served.model.pids()[0], signal.SIGKILL)
-            await served.listener.lost()
-            await served.close()  # the new process has not said hello
-            served.arena.close()
-            await listener.lost()
-            await listener.back()
-            assert beside.restarts == 1
-            await beside.close()
-            arena.close()
-
-    run(work())
-    assert "does not open" not in caplog.text
-
-
-def test_a_removed_instance_that_stays_busy_costs_its_worker_one_restart(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-
-    async def work() -> None:
-        async with serving(tmp_path, instances=2, limits=ProcessLimits(close=0.5)) as served:
-            arena, listener = Arena("other", served.budget), Recorder()
-            beside = await served.workers.open(spec(other, config()), "echo", [InstanceSpec("e")], listener, arena)
-            beside.execute(0, 1, [request(do="sleep", ms=20_000)])
-            served.send(request(do="sleep", ms=20_000))
-            await asyncio.sleep(0.1)
-            await served.model.remove(0)
-            assert "an instance of model 'echo' did not close within 0.5 s" in (await listener.lost()).message
-            await served.listener.lost(1)
-            await listener.back()
-            await served.listener.back(1)
-            assert values((await served.ask(request(), instance=1)).replies[0]) == list(range(16))
-            await beside.close()
             arena.close()
 
     run(work())

@@ -95,20 +95,6 @@ def output(size: int) -> Reply:
     return Reply([InferTensor("OUTPUT0", DataType.INT32, (1, size // 4), bytes(size))])
 
 
-def test_replies_come_in_any_chunking() -> None:
-    async def work() -> None:
-        async with peer() as made:
-            for step in (1, 7, 1000):
-                made.channel.execute(step, [request()])
-                sent = made.reply(await made.receive(), [output(64)])
-                for start in range(0, len(sent), step):
-                    made.theirs.sendall(sent[start : start + step])
-                    await asyncio.sleep(0)
-                assert (await made.listener.reply()).batch_id == step
-
-    run(work())
-
-
 def test_two_replies_at_once() -> None:
     async def work() -> None:
         async with peer() as made:
@@ -117,20 +103,6 @@ def test_two_replies_at_once() -> None:
             first, second = await made.receive(), await made.receive()
             made.theirs.sendall(made.reply(second, [output(64)]) + made.reply(first, [output(64)]))
             assert [(await made.listener.reply()).batch_id for _ in range(2)] == [2, 1]
-
-    run(work())
-
-
-def test_a_worker_that_does_not_read_does_not_block_the_loop() -> None:
-    async def work() -> None:
-        async with peer() as made:
-            rows = [request(range(7000)) for _ in range(8)]
-            for batch_id in range(20):
-                made.channel.execute(batch_id, rows)
-            for batch_id in range(20):
-                batch = await made.receive()
-                assert (batch.id, len(batch.requests)) == (batch_id, 8)
-                assert batch.requests[7].inputs[1].array()[0, -1] == 7000
 
     run(work())
 
