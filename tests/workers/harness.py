@@ -44,9 +44,6 @@ class Recorder(ModelListener):
     def on_back(self, instance: int) -> None:
         self._events.put_nowait(("back", instance, None))
 
-    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
-        return False
-
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
@@ -159,8 +156,9 @@ async def serving(
     limits: ProcessLimits | None = None,
     hooks: Hooks | None = None,
     budget: int = 256 << 20,
+    backend: str = "echo",
 ) -> AsyncIterator[Served]:
-    """The echo model in a worker; at the end everything is closed, and nothing may be left."""
+    """A model in a worker; at the end everything is closed, and nothing may be left."""
     workers = Workers(limits, hooks=hooks)
     account = Budget(budget)
     arena = Arena("echo", account)
@@ -168,7 +166,7 @@ async def serving(
     try:
         model = await workers.open(
             spec(directory, model_config or config()),
-            "echo",
+            backend,
             [InstanceSpec(f"echo_{i}") for i in range(instances)],
             listener,
             arena,

@@ -18,7 +18,7 @@ from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.bls_broker import Answer
 from edge_serve.workers.front.workers import Hooks, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
-from tests.workers.harness import Recorder, run, spec, values
+from tests.workers.harness import Recorder, run, serving, spec, values
 
 MODEL = """
 import os, pathlib, signal, sys, threading
@@ -135,22 +135,18 @@ async def answers_to_large_requests(directory: Path, code: str) -> list[Reply]:
     """Return the replies to four requests of 100000 equal numbers, 1 to 4, which get the same slot."""
     (directory / "1").mkdir()
     (directory / "1" / "model.py").write_text(code)
-    workers, arena, listener = Workers(), Arena("m", Budget(1 << 24)), Recorder()
     face = {key: [{"name": name, "data_type": "TYPE_INT32", "dims": [-1]} for name in names] for key, names in FACE}
-    model = await workers.open(spec(directory, CONFIG | face), "python", [InstanceSpec("echo_0")], listener, arena)
     replies = []
-    for number in range(1, 5):
-        data = np.full(100_000, number, np.int32).tobytes()
-        inputs = [InferTensor("IN", DataType.INT32, (100_000,), data)]
-        model.execute(0, number, [InferRequest("echo", inputs=inputs)])
-        answer = await listener.reply()
-        for tensor in answer.replies[0].outputs:
-            tensor.data = bytes(tensor.data)
-        if answer.lease is not None:
-            answer.lease.release()
-        replies += answer.replies
-    await model.close()
-    arena.close()
+    async with serving(directory, CONFIG | face, backend="python") as served:
+        for number in range(1, 5):
+            data = np.full(100_000, number, np.int32).tobytes()
+            inputs = [InferTensor("IN", DataType.INT32, (100_000,), data)]
+            answer = await served.ask(InferRequest("echo", inputs=inputs))
+            for tensor in answer.replies[0].outputs:
+                tensor.data = bytes(tensor.data)
+            if answer.lease is not None:
+                answer.lease.release()
+            replies += answer.replies
     return replies
 
 
@@ -187,18 +183,15 @@ def test_a_model_gets_its_inputs_in_the_order_of_the_client(tmp_path: Path) -> N
     async def work() -> None:
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "model.py").write_text(LISTS)
-        workers, arena, listener = Workers(), Arena("m", Budget(1 << 20)), Recorder()
         face = {
             key: [{"name": name, "data_type": "TYPE_INT32", "dims": [-1]} for name in names]
             for key, names in (("input", ["1", "2", "3"]), ("output", ["OUT"]))
         }
-        model = await workers.open(spec(tmp_path, CONFIG | face), "python", [InstanceSpec("echo_0")], listener, arena)
-        for number, order in enumerate(("312", "123", "231", "312")):
-            inputs = [InferTensor(name, DataType.INT32, (1,), bytes(4)) for name in order]
-            model.execute(0, number, [InferRequest("echo", inputs=inputs)])
-            assert values((await listener.reply()).replies[0]) == [int(name) for name in order]
-        await model.close()
-        arena.close()
+        async with serving(tmp_path, CONFIG | face, backend="python") as served:
+            for order in ("312", "123", "231", "312"):
+                inputs = [InferTensor(name, DataType.INT32, (1,), bytes(4)) for name in order]
+                reply = await served.ask(InferRequest("echo", inputs=inputs))
+                assert values(reply.replies[0]) == [int(name) for name in order]
 
     run(work())
 
