@@ -1,15 +1,16 @@
 """Reads the small files that an operator names: regular ones of bounded size, so no read blocks or fills memory.
 
-Writes files so that a power cut leaves the old or the new one, and keeps entries of a cache from being removed.
+Writes files so that a power cut leaves the old or the new one. Locks directories, and entries of a cache.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 #: bytes; a file of tokens for ten thousand clients takes one
@@ -68,6 +69,21 @@ def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(directory: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a lock on a directory.
+
+    Raises:
+        OSError: it is not there; or another process has the lock, and `how` says not to wait.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
     finally:
         os.close(descriptor)
 

@@ -7,19 +7,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import hmac
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from edge_serve.access.roles import Role, parse_role
 from edge_serve.errors import InvalidArgument
-from edge_serve.files import read_small, sync_directory
+from edge_serve.files import locked, read_small, sync_directory
 from edge_serve.messages.peer import Certificate
 from edge_serve.records import frozen
 
@@ -97,7 +95,7 @@ def new_token(path: Path, role: Role, name: str) -> str:
     token = secrets.token_urlsafe(32)
     line = f"{role.word} sha256:{hashlib.sha256(token.encode()).hexdigest()} {name}".rstrip() + "\n"
     path = Path(os.path.realpath(path))  # a link stays
-    with _locked(path.parent):
+    with locked(path.parent):  # two commands that add tokens to a file do so one after the other
         before = ""
         if path.exists():
             read_tokens(str(path))
@@ -105,17 +103,6 @@ def new_token(path: Path, role: Role, name: str) -> str:
         _replace(path, before + ("" if before.endswith("\n") or not before else "\n") + line)
         sync_directory(path.parent)
     return token
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lock a directory. Two commands that add tokens to a file in it do so one after the other. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _replace(path: Path, text: str) -> None:

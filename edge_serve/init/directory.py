@@ -12,10 +12,9 @@ from pathlib import Path
 
 from edge_serve.config.model.layout import CONFIG_FILE
 from edge_serve.errors import InvalidArgument
-from edge_serve.files import lock_shared
+from edge_serve.files import lock_shared, locked
 from edge_serve.models.repository.names import check_name, is_text
 from edge_serve.records import frozen
-from edge_serve.workers.launch.unpack import locked
 
 #: version of a new model
 VERSION = "1"

@@ -17,8 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_serve.files import lock_shared
-from edge_serve.workers.launch.unpack import locked
+from edge_serve.files import lock_shared, locked
 
 
 @contextlib.contextmanager

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.files import lock_shared
+from edge_serve.files import lock_shared, locked
 from edge_serve.pack.versions import new_version, sweep, switch, take_away
-from edge_serve.workers.launch.unpack import locked
 
 
 def make(root: Path, text: str, name: str = "own") -> Path:

@@ -21,11 +21,10 @@ import shutil
 import stat
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
-from edge_serve.files import path_of
+from edge_serve.files import locked, path_of
 
 MOST_MEMBERS = 1_000_000
 #: of all files together; the disk's free space is the other limit
@@ -79,21 +78,6 @@ def _unpack(archive: Path, state: State, directory: Path) -> bool:
         shutil.rmtree(part, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def locked(directory: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Hold a lock on a directory.
-
-    Raises:
-        OSError: it is not there; or another process has the lock, and `how` says not to wait.
-    """
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, how)
-        yield
-    finally:
-        os.close(fd)
-
-
 # ---- what is in the cache -------------------------------------------------------------------------------------------
 
 
@@ -141,7 +125,7 @@ def _record(cache: Path, name: str, archive: Path, state: State) -> None:
     written.replace(path)
 
 
-def remove_stale(cache: Path, keep: str = "") -> None:
+def remove_stale(cache: Path, keep: str) -> None:
     """Remove unused environments whose archives have changed or disappeared. The cache must be locked."""
     records = _records(cache)
     for path in list(cache.iterdir()):

@@ -21,14 +21,13 @@ import pytest
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.packs import Pack
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.files import lock_shared
+from edge_serve.files import lock_shared, locked
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.workers import OpenedModel, Workers
 from edge_serve.workers.launch import environments as launch_environments
 from edge_serve.workers.launch.environments import Environments
-from edge_serve.workers.launch.interpreter import default_cache
-from edge_serve.workers.launch.unpack import locked
+from edge_serve.workers.launch.interpreter import environment_cache
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.server.bad_entries import silent_file_systems
 from tests.workers.harness import Recorder, run

@@ -16,8 +16,9 @@ from typing import Literal
 import pytest
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.files import locked
 from edge_serve.workers.launch import unpack
-from edge_serve.workers.launch.unpack import extract, locked, unpack_archive
+from edge_serve.workers.launch.unpack import extract, unpack_archive
 
 Add = Callable[[tarfile.TarFile], None]
 
