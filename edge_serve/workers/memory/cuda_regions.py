@@ -35,6 +35,8 @@ class CudaRegion:
     __slots__ = ("__weakref__", "handle", "status")
 
     kind = FrameKind.CUDA_REGION
+    #: for texts
+    word = "CUDA"
     fds: tuple[int, ...] = ()
     start = 0
 

@@ -13,7 +13,7 @@ import mmap
 import os
 import stat
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 from edge_serve.aio.offload import offload
 from edge_serve.devices.device import Gpus
@@ -52,6 +52,7 @@ class Region:
     __slots__ = ("__weakref__", "fd", "start", "status")
 
     kind = FrameKind.REGION
+    word = "system"
 
     def __init__(self, status: RegionStatus, fd: int) -> None:
         self.status = status
@@ -67,6 +68,9 @@ class Region:
     def value(self) -> dict[str, Any]:
         """Return the content of the REGION frame."""
         return {"name": self.status.name, "offset": self.status.offset, "byte_size": self.status.byte_size}
+
+
+AnyRegion = TypeVar("AnyRegion", Region, CudaRegion)
 
 
 class SharedMemoryRegions:
@@ -91,7 +95,7 @@ class SharedMemoryRegions:
         Raises:
             NotFound: there is none of this name.
         """
-        return [region.status for region in self._find(name, "system") if isinstance(region, Region)]
+        return [region.status for region in self._find(name, Region)]
 
     def cuda_status(self, name: str) -> list[CudaRegionStatus]:
         """Return one region of a GPU's memory, or all if the name is "".
@@ -99,18 +103,17 @@ class SharedMemoryRegions:
         Raises:
             NotFound: there is none of this name.
         """
-        return [region.status for region in self._find(name, "cuda") if isinstance(region, CudaRegion)]
+        return [region.status for region in self._find(name, CudaRegion)]
 
-    def _find(self, name: str, kind: str) -> list[Region | CudaRegion]:
+    def _find(self, name: str, kind: type[AnyRegion]) -> list[AnyRegion]:
         if not name:
-            return list(self._regions.values())
+            return [region for region in self._regions.values() if isinstance(region, kind)]
         region = self._regions.get(name)
         if region is None:
-            raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
-        found, wanted = ("CUDA", "system") if isinstance(region, CudaRegion) else ("system", "CUDA")
-        if wanted.lower() == kind:
+            raise NotFound(f"Unable to find {kind.word.lower()} shared memory region: '{name}'")
+        if not isinstance(region, kind):
             raise NotFound(
-                f"The region named '{name}' is registered as {found} shared memory, not {wanted} shared memory"
+                f"The region named '{name}' is registered as {region.word} shared memory, not {kind.word} shared memory"
             )
         return [region]
 
