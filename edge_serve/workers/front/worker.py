@@ -72,12 +72,12 @@ class Worker:
         clock: Clock,
         hooks: Hooks,
         environment: Environment,
-        model_fields: Mapping[str, str] | None = None,
-        group: Callable[[str], ControlGroup] | None = None,
-        spawned: Spawned | None = None,
+        about: Mapping[str, str] | None,
+        group: Callable[[str], ControlGroup] | None,
+        spawned: Spawned | None,
     ) -> None:
         self.label = label
-        self._about = model_fields
+        self._about = about
         self.environment = environment
         self.restarts = 0
         self.claims = 0
@@ -103,7 +103,7 @@ class Worker:
         self._loading: Path | None = None
         self._numbers = itertools.count(1)
         self._stopping = False
-        self._log = ModelLog(self._loop, label, model_fields)
+        self._log = ModelLog(self._loop, label, about)
         self._wake = asyncio.Event()
         self._hangs = HangWatch()
         self._reopening: set[asyncio.Task[None]] = set()
