@@ -147,13 +147,13 @@ class InboundCall:
             self._answer_large(response, arena)
 
     def _answer_large(self, response: InferResponse, arena: Arena) -> None:
+        sizes = [padded(len(tensor.data)) for tensor in response.outputs]
         try:
-            slot = arena.allocate(sum(padded(len(tensor.data)) for tensor in response.outputs))
+            slot = arena.allocate(sum(sizes))
         except Unavailable as full:
             refused = InferResponse(response.model_name, response.model_version, error=full, final=response.final)
             self._send(refused, [], OutputSlot(), response.lease)
             return
-        sizes = [padded(len(tensor.data)) for tensor in response.outputs]
         places = list(itertools.accumulate(sizes[:-1], initial=slot.offset))
         moves = [
             (arena.view[where : where + len(tensor.data)], tensor.data)

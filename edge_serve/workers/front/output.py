@@ -127,14 +127,17 @@ class WorkerOutput:
             if not self._rate.take(now):
                 self._dropped += len(lines) - i
                 break
-            if self._dropped:
-                self._write(f"({self._dropped} lines dropped: the model prints too much)")
-                self._dropped = 0
+            self._report_dropped()
             text = line[:LONGEST_LINE].decode(errors="replace") + (_CUT if len(line) > LONGEST_LINE else "")
             self.last.append(text)
             if len(self.fatal) < _MOST_FATAL and (self.fatal or text.startswith(_FATAL)):
                 self.fatal.append(text)
             self._write(text)
+
+    def _report_dropped(self) -> None:
+        if self._dropped:
+            self._write(f"({self._dropped} lines dropped: the model prints too much)")
+            self._dropped = 0
 
     def finish(self, most_reads: int = 64) -> None:
         """Read what a dead writer has left, then close. A grandchild may hold the pipe open and still write."""
@@ -152,9 +155,7 @@ class WorkerOutput:
             if self._rest:
                 self._take([self._rest])
                 self._rest = b""
-            if self._dropped:
-                self._write(f"({self._dropped} lines dropped: the model prints too much)")
-                self._dropped = 0
+            self._report_dropped()
 
     def crash_place(self) -> str:
         """Return where in the model's Python code a fatal signal came; "" = that is not known.

@@ -12,7 +12,6 @@ import mmap
 import os
 import threading
 import weakref
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -150,19 +149,14 @@ class ArenaImports:
 
     def add(self, number: int, fd: int) -> None:
         """Map the arena of an ARENA frame. One that cannot be mapped costs the requests that lie in it."""
-        view, failed = None, ""
-        try:
-            view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:
-            failed = f"cannot be mapped: {error}"
-        finally:
-            os.close(fd)
         with self._changed:
-            if view is not None:
-                self._views[number] = view
+            try:
+                self._views[number] = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ))
                 self._failed.pop(number, None)
-            else:
-                self._failed[number] = failed
+            except (OSError, ValueError) as error:
+                self._failed[number] = f"cannot be mapped: {error}"
+            finally:
+                os.close(fd)
             self._changed.notify_all()
 
     def add_region(self, number: int, value: dict[str, Any], fd: int) -> None:
@@ -180,8 +174,7 @@ class ArenaImports:
 
     def remove(self, number: int) -> None:
         """Remove what an ARENA_GONE frame names. Memory is unmapped with the last view of it."""
-        with suppress(KeyError):
-            del self._views[number]
+        self._views.pop(number, None)
         self._regions.pop(number, None)
         self._failed.pop(number, None)
 

@@ -75,7 +75,7 @@ class OutputRoom:
 
     def put(self, data: Any) -> int:
         """Copy `data` in, unless it lies there. Return where it starts."""
-        if self._allocated is not None and self.has(data):
+        if self.has(data):
             return address_of(data) - address_of(self._arena)
         start = self.offset
         size = len(data)
