@@ -124,19 +124,8 @@ def unpack_tensor(value: list[Any], look: Look) -> InferTensor:
 
 def pack_request(request: InferRequest, inputs: list[list[Any]]) -> dict[str, Any]:
     """Return a decoded request, whose tensors are described in `inputs`."""
-    return {
-        "id": request.id,
-        "inputs": inputs,
-        "outputs": _pack_outputs(request),
-        "parameters": request.parameters,
-        "correlation_id": request.correlation_id,
-        "flags": request.flags,
-        "priority": request.priority,
-        "timeout_us": request.timeout_us,
-        "binary_default": request.binary_default,
-        "rows": request.rows,
-        "shared": request.shared,
-    }
+    plain = {key: getattr(request, key) for key in _REQUEST_FIELDS}
+    return {"inputs": inputs, "outputs": _pack_outputs(request), **plain}
 
 
 def unpack_request(value: dict[str, Any], signature: Signature, version: str, look: Look) -> InferRequest:
