@@ -2,7 +2,7 @@
 
 Large inputs and outputs lie in the arena of the calling model. Inputs that are there already, and stay there until the
 call is answered, are named by their place.
-Any thread may call; responses come on the control thread. Worker's side: the standard library and NumPy only.
+Any thread may call; responses come on the control thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Marks of requests whose clients have disconnected.
-
-Worker's side: the standard library only.
-"""
+"""Marks of requests whose clients have disconnected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One instance in the worker: receives a batch, calls the backend, replies. One thread each, blocking I/O.
-
-Worker's side: the standard library and NumPy only.
-"""
+"""One instance in the worker: receives a batch, calls the backend, replies. One thread each, blocking I/O."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Triton sends such outputs to the client as they are, and so does this server; the log names them. The replies of a model
 look alike, so `encode_answers` finds their descriptions in `known`, and calls `check` for new ones only.
-
-Worker's side: the standard library and NumPy only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Threads of a worker that run no code of a model's. Worker's side: the standard library only."""
+"""Threads of a worker that run no code of a model's."""
 
 from __future__ import annotations
 

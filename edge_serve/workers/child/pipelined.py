@@ -1,7 +1,4 @@
-"""One instance that begins its next batch while one runs: a thread that receives and begins, and one that finishes.
-
-Worker's side: the standard library and NumPy only.
-"""
+"""One instance that begins its next batch while one runs: a thread that receives and begins, and one that finishes."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Rules: triton-inference-server/core src/sequence_state.cc. A state goes in as `i
 `output_name`; it starts as `initial_state` says, else as zeros, with 1 for variable dimensions. States are kept by
 sequence slot: the scheduler assigns each sequence a slot of its own for its life, and its first request has START,
 which removes the states that the slot has. So states never travel, and there are never more of them than slots.
-
-Worker's side: the standard library and NumPy only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Inputs are views without a copy, and other requests get their memory once the batch has ended. If the model still refers
 to one of them then, its pages are replaced by private ones at the same address, with the same content. A model that
-keeps one input keeps others, so from then on all of its inputs are copies. Worker's side: the standard library and
-NumPy only.
+keeps one input keeps others, so from then on all of its inputs are copies.
 """
 
 from __future__ import annotations

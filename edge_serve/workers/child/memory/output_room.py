@@ -1,7 +1,4 @@
-"""The memory for the large outputs of one frame: a slot of the model's arena.
-
-Worker's side: the standard library and NumPy only.
-"""
+"""The memory for the large outputs of one frame: a slot of the model's arena."""
 
 from __future__ import annotations
 
