@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,16 @@ def test_the_rate_refills() -> None:
     ]  # fmt: skip
 
 
+def printed(data: bytes, **settings: Any) -> WorkerOutput:
+    """Return the output of a process that has printed this and ended."""
+    reading, writing = os.pipe()
+    os.write(writing, data)
+    os.close(writing)
+    made = WorkerOutput(asyncio.get_running_loop(), reading, "m", **settings)
+    made.finish()
+    return made
+
+
 FATAL = b"""Fatal Python error: Segmentation fault
 
 Current thread 0x00007f1c (most recent call first):
@@ -83,13 +94,8 @@ def test_the_place_of_a_crash_is_the_first_line_outside_of_libraries() -> None:
         own = str(Path(output.__file__).parents[2]).encode()
         crash = FATAL % own
         without_model = b"\n".join(line for line in crash.splitlines() if b"/models/" not in line) + b"\n"
-        for printed in (b"", crash.partition(b"\n")[2], without_model, crash):
-            reading, writing = os.pipe()
-            one = WorkerOutput(asyncio.get_running_loop(), reading, "m", lambda line: None)
-            os.write(writing, b"a line of the model\n" + printed)
-            os.close(writing)
-            one.finish()
-            found.append(one.crash_place())
+        for report in (b"", crash.partition(b"\n")[2], without_model, crash):
+            found.append(printed(b"a line of the model\n" + report).crash_place())
         return found
 
     assert run(places()) == ["", "", "", "in execute, /models/net/1/model.py line 12"]
@@ -99,12 +105,7 @@ def test_the_first_output_of_a_restarted_worker_is_marked(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def collect(*, recurs: bool) -> None:
-        loop = asyncio.get_running_loop()
-        reading, writing = os.pipe()
-        found = WorkerOutput(loop, reading, "m", about={"model": "m"}, recurs=recurs)
-        os.write(writing, b"line\n")
-        os.close(writing)
-        found.finish()
+        printed(b"line\n", about={"model": "m"}, recurs=recurs)
 
     with caplog.at_level(logging.INFO, "edge_serve"):
         run(collect(recurs=False))

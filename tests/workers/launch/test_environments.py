@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -289,28 +289,23 @@ def test_a_worker_that_died_comes_back_with_its_environment(tmp_path: Path) -> N
     run(work())
 
 
-def old_python(path: Path) -> str:
-    """Something that looks like Python 3.8."""
-    (path / "bin").mkdir(parents=True)
-    (path / "bin/python").write_text('#!/bin/sh\necho \'[[3, 8], "1.20", ""]\'\n')
-    (path / "bin/python").chmod(0o755)
-    return str(path)
+def with_python(program: bytes) -> Callable[[Path], str]:
+    """Return a function that makes an environment with this program as its bin/python."""
+
+    def make(path: Path) -> str:
+        (path / "bin").mkdir(parents=True)
+        (path / "bin/python").write_bytes(program)
+        (path / "bin/python").chmod(0o755)
+        return str(path)
+
+    return make
 
 
-def not_a_program(path: Path) -> str:
-    """A bin/python for another machine."""
-    (path / "bin").mkdir(parents=True)
-    (path / "bin/python").write_bytes(b"\x7fELF nonsense")
-    (path / "bin/python").chmod(0o755)
-    return str(path)
-
-
-def crashing(path: Path) -> str:
-    """A bin/python whose libraries are missing."""
-    (path / "bin").mkdir(parents=True)
-    (path / "bin/python").write_text("#!/bin/sh\necho libfoo.so not found >&2\nexit 127\n")
-    (path / "bin/python").chmod(0o755)
-    return str(path)
+OLD_PYTHON = b"""#!/bin/sh
+echo '[[3, 8], "1.20", ""]'
+"""
+OTHER_MACHINE = b"\x7fELF nonsense"
+WITHOUT_LIBRARIES = b"#!/bin/sh\necho libfoo.so not found >&2\nexit 127\n"
 
 
 @pytest.mark.parametrize(
@@ -351,13 +346,13 @@ def text_file(path: Path) -> str:
         (empty, "found no bin/python in"),
         (text_file, "is not a whole tar archive"),
         (lambda path: str(make_environment(path, numpy=False)), "has no NumPy that can be imported (ModuleNotFound"),
-        (old_python, "has Python 3.8, expected 3.10 or newer"),
-        (not_a_program, "cannot be started: Exec format error"),
-        (crashing, "does not run (status 127): libfoo.so not found"),
+        (with_python(OLD_PYTHON), "has Python 3.8, expected 3.10 or newer"),
+        (with_python(OTHER_MACHINE), "cannot be started: Exec format error"),
+        (with_python(WITHOUT_LIBRARIES), "does not run (status 127): libfoo.so not found"),
     ],
 )
-def test_each_failure_is_one_clear_error(tmp_path: Path, make: object, text: str) -> None:
-    environment = make(tmp_path / "env")  # type: ignore[operator]  # one of the functions above
+def test_each_failure_is_one_clear_error(tmp_path: Path, make: Callable[[Path], str], text: str) -> None:
+    environment = make(tmp_path / "env")
 
     async def work() -> None:
         workers = Workers(environments=Environments(tmp_path / "cache"))
