@@ -110,13 +110,13 @@ def next_record(
     left_out = {name: one for name, one in last.left_out.items() if print_of(name) in (one.fingerprint, None)}
     tries = last.tries if same_boot else 0
     if last.trying and died:  # also when the machine went down: a model that does that must not do it at every boot
-        return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, True, False, tries, now_ns)
+        return Record(boot, StartPhase.ALIVE, left_out=left_out, helpless=True, tries=tries, since_ns=now_ns)
     deaths = (*last.deaths, last.now) if died and same_boot else ()
     if len(deaths) >= DEATHS:
         names, reason = (None, _NO_HELP) if last.helpless else _guilty(deaths[-DEATHS:], left_out)
         for name in names if names is not None else models:
             left_out.setdefault(name, LeftOut(print_of(name) or "", reason))
-        return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, True, False, tries, now_ns)
+        return Record(boot, StartPhase.ALIVE, left_out=left_out, helpless=True, tries=tries, since_ns=now_ns)
     helpless = last.helpless and bool(deaths)
     trying = bool(left_out) and (last.trying or not same_boot)
     return Record(boot, StartPhase.ALIVE, Suspects(), deaths, left_out, helpless, trying, tries, last.since_ns)
