@@ -266,6 +266,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.path and sys.path[0] == os.getcwd():  # put there by -m
-        del sys.path[0]
     main(sys.argv[1:])
