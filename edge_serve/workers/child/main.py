@@ -41,7 +41,7 @@ from edge_serve.workers.child.pipelined import kind_of
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.child.states import with_states
-from edge_serve.workers.wire.frames import CANCELLATION, SLOT, Frame, FrameKind, failed_frame, json_frame
+from edge_serve.workers.wire.frames import CANCELLATION, SLOT, Frame, FrameKind, failed_frame, frame, json_frame
 from edge_serve.workers.wire.layout import TensorLayout
 from edge_serve.workers.wire.place import calls_of, own_place
 
@@ -454,7 +454,7 @@ def main(arguments: list[str]) -> None:
     host.install(worker.remote)
     ForwardingHandler(worker.remote).install()
     OwnThread(partial(beat, control, float(arguments[2]), worker.place_of_load), "heartbeat").start()
-    control.send(json_frame(FrameKind.HELLO, 0, {"pid": os.getpid()}))
+    control.send(frame(FrameKind.HELLO))
     if arguments[3]:
         worker.import_ahead(arguments[3])
     worker.run()

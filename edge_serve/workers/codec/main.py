@@ -261,7 +261,7 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()
     gc.disable()
     gc.freeze()
-    control.send(json_frame(FrameKind.HELLO, 0, {"pid": os.getpid()}))
+    control.send(frame(FrameKind.HELLO))
     CodecServer(control).run()
 
 
