@@ -99,7 +99,7 @@ class ForwardingHandler(logging.Handler):
         self._remote = remote
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._remote.forward_log(record.levelno, record.name, self.format(record))
+        self._remote.forward_log(record.levelno, self.format(record))
 
     def install(self) -> None:
         """Forward the records of all loggers, whatever handlers a model adds with `logging.basicConfig`.

@@ -46,14 +46,14 @@ class Remote:
 
     def log(self, level: str, message: str) -> None:
         """Send a line for the server's log."""
-        self.forward_log(_LEVELS.get(level, 20), "edge_serve.model", message)
+        self.forward_log(_LEVELS.get(level, 20), message)
 
-    def forward_log(self, level: int, name: str, text: str) -> None:
+    def forward_log(self, level: int, text: str) -> None:
         """Send a record of the standard library's logging."""
         if self._forked:
             _print_log(level, text)
         else:
-            self._send(json_frame(FrameKind.LOG, 0, {"level": level, "logger": name, "text": text[:LOG_CHARACTERS]}))
+            self._send(json_frame(FrameKind.LOG, 0, {"level": level, "text": text[:LOG_CHARACTERS]}))
 
     def warn_once(self, model: int, about: str, text: str) -> None:
         """Send a warning that the front end logs once for an opened model, whichever instance sends it first.

@@ -86,7 +86,7 @@ class FrameKind(IntEnum):
     HEALTH = 24  # -> is the model ready?
     HEALTH_REPLY = 25  # <-
     HEARTBEAT = 26  # <- from a thread of its own: the interpreter is not stuck
-    LOG = 27  # <- level, logger, text
+    LOG = 27  # <- level, text
     METRIC = 28  # <- an update of a model's own metrics
     CALL = 29  # <- the model asks the server: load, unload, is it ready, memory for the inputs of an INFER
     CALL_RESULT = 30  # ->
