@@ -29,14 +29,9 @@ _HIGHEST_NUMBER = (1 << (64 - OFFSET_BITS)) - 1
 
 
 class ArenaExports:
-    """The front end's side: the arenas that one worker process knows.
-
-    Attributes:
-        exported: how many tensors have travelled so.
-    """
+    """The front end's side: the arenas that one worker process knows."""
 
     def __init__(self, send: Send) -> None:
-        self.exported = 0
         self._send = send
         self._next_number = 1
         self._known: dict[Arena, int] = {}
@@ -97,7 +92,6 @@ class ArenaExports:
             if not number:
                 return tensor
             place |= number << OFFSET_BITS
-        self.exported += 1
         return InferTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
 
     def _number(self, arena: Arena) -> int:
