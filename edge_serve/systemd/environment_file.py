@@ -89,7 +89,7 @@ class _Reader:
             self._end_line()
 
     def _escape(self, follows: str) -> None:
-        """A backslash and the character behind it."""
+        """Take a backslash and the character behind it."""
         if self._state is _State.COMMENT:
             if follows in _NEWLINE:  # since systemd 254; before, the next line belonged to the comment
                 self._state = _State.BEFORE_NAME
@@ -138,7 +138,7 @@ class _Reader:
             self._found.problems.append((self._quote_line, text))
 
     def _end_line(self) -> None:
-        """The assignment ends."""
+        """Set the variable of an assignment, or report the line."""
         value, name = "".join(self._value[: self._kept]), self._name
         if self._state is _State.NAME:
             text = f"found '{_cut(name)}', expected NAME=value: the line is skipped"

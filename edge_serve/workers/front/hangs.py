@@ -21,10 +21,9 @@ KILL_SECONDS = 5.0
 
 
 class Stalls(Generic[Key]):
-    """Compares what it is shown with what it was shown before.
+    """The ages of markers. A marker is a value that changes with each step of its owner, such as the number of a batch.
 
-    A marker is any value that changes when its owner has moved: the number of the batch that runs, say. A thing is as
-    old as the look that first saw its marker, so looks must come often beside the limits that ages are held against.
+    A marker is as old as the comparison that first found it. So comparisons must come often, beside the limits of ages.
     """
 
     def __init__(self) -> None:

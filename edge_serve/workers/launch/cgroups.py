@@ -25,7 +25,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse_bytes(text: str) -> int:
-    """`512M` in bytes.
+    """Return the number of bytes that a text such as `512M` means.
 
     Raises:
         ValueError: it is no such text.
@@ -48,7 +48,7 @@ class ControlGroup:
         self._limit = limit
 
     def add(self, pid: int) -> None:
-        """Put a process in; what it starts comes along. One that cannot be moved runs without."""
+        """Make the group, and move a process into it with all that it starts. One that cannot be moved runs without."""
         try:
             self._path.mkdir()
             with contextlib.suppress(OSError):  # a kernel without it kills one process after the other
@@ -62,7 +62,7 @@ class ControlGroup:
             log.warning("worker (pid %d) runs without a control group of its own: %s", pid, error)
 
     def verdict(self) -> str:
-        """Why the process is dead, if it died for want of memory; "" = it did not."""
+        """Return why the process died, if it died for want of memory; "" = it did not."""
         try:
             events = dict(line.split() for line in (self._path / "memory.events").read_text().splitlines())
         except (OSError, ValueError):
@@ -74,7 +74,7 @@ class ControlGroup:
         return "was killed because memory ran out"
 
     def kill(self) -> None:
-        """Kill what the process has left behind, wherever it went. Kernels before 5.14 cannot."""
+        """Kill the processes that are left in the group, wherever they went. Kernels before 5.14 cannot."""
         with contextlib.suppress(OSError):
             fd = os.open(self._path / "cgroup.kill", os.O_WRONLY)
             try:
@@ -83,7 +83,7 @@ class ControlGroup:
                 os.close(fd)
 
     def remove(self) -> None:
-        """The process has been reaped. A group that still holds something stays until the service ends."""
+        """Remove the group of a reaped process. One that still has processes stays until the service ends."""
         with contextlib.suppress(OSError):
             self._path.rmdir()
 
@@ -96,13 +96,13 @@ class Groups:
         self._numbers = itertools.count(1)
 
     def make(self, label: str, limit: int) -> ControlGroup:
-        """For the next process of a worker."""
+        """Return a group for the next process of a worker."""
         name = re.sub(r"[^A-Za-z0-9_-]", "_", label)[:60]
         return ControlGroup(self._base / f"worker-{next(self._numbers)}-{name}", limit)
 
 
 def find_groups(process: Path = Path("/proc/self")) -> Groups | None:
-    """The service's group made ready to be divided; None, with one line in the log, where that cannot be.
+    """Return the service's group, prepared to be divided; None, with one line in the log, if that is not possible.
 
     Args:
         process: its directory in /proc.
@@ -131,7 +131,7 @@ def find_groups(process: Path = Path("/proc/self")) -> Groups | None:
 
 
 def _own_group(process: Path) -> Path:
-    """The directory of a process's group in the hierarchy of version 2.
+    """Return the directory of a process's group in the hierarchy of version 2.
 
     Raises:
         FileNotFoundError: there is no such hierarchy.
@@ -147,7 +147,7 @@ def _own_group(process: Path) -> Path:
 
 
 def _is_ours(base: Path) -> bool:
-    """systemd says that it has handed the group over; to a service that is not root's by giving it the directory."""
+    """Return whether systemd has delegated the group: to root by an attribute, to other users by its owner."""
     if os.geteuid() != 0:
         return os.access(base, os.W_OK) and os.access(base / "cgroup.procs", os.W_OK)
     for attribute in ("user.delegate", "trusted.delegate"):

@@ -187,7 +187,7 @@ class Environments:
             raise
 
     async def _unpack(self, archive: Path, locks: list[int]) -> Path:
-        """The directory of an archive; adds a descriptor to `locks` that keeps it there until it is closed."""
+        """Return the directory of an archive. Add a descriptor to `locks` that keeps it until it is closed."""
         own = own_interpreter()
         command = [*own.command, "edge_serve.workers.launch.unpack", str(archive), str(self._cache)]
         for _ in range(3):  # another server may remove it in the moment before it is locked
@@ -205,7 +205,7 @@ class Environments:
         raise Internal(f"'{archive}' is removed from {self._cache} again and again while it is unpacked")
 
     async def _checked_interpreter(self, root: Path, repair: str) -> Interpreter:
-        """As `interpreter_of`, and able to run a worker; asked once, until a package of it comes or goes.
+        """Return the interpreter of an environment. It is checked once, until a package there is added or removed.
 
         Args:
             repair: what to do if it is not; "" = what a virtual environment needs in general.
@@ -220,7 +220,7 @@ class Environments:
         return interpreter
 
     async def _check(self, root: Path, interpreter: Interpreter, repair: str) -> None:
-        """Whether a worker can run with it.
+        """Check that a worker can run with an interpreter.
 
         Raises:
             InvalidArgument: it cannot.

@@ -54,13 +54,13 @@ class Environment:
     _locks: list[int] = field(default_factory=list)
 
     def release(self) -> None:
-        """The worker has ended; a second call does nothing."""
+        """Release the files of the environment, once the worker has ended. A second call does nothing."""
         while self._locks:
             os.close(self._locks.pop())
 
 
 def own_interpreter() -> Interpreter:
-    """The server's own; it finds this package also when that is not installed.
+    """Return the server's own interpreter. It finds this package also if that is not installed.
 
     Nothing is imported from the working directory, where models may be able to write.
     """
@@ -89,7 +89,7 @@ def has_changed_code(package: Path = Path(edge_serve.__file__).parent, since_ns:
 
 
 def interpreter_of(root: Path, repair: str = "") -> Interpreter:
-    """The one of an environment, with nothing of the server's own.
+    """Return the interpreter of an environment, with none of the server's own packages and variables.
 
     Args:
         repair: what to do if there is none.

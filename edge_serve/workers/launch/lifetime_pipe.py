@@ -20,7 +20,7 @@ import weakref
 
 
 class LifetimePipe:
-    """The front end's end.
+    """A pipe, as the front end has it.
 
     Attributes:
         theirs: the worker's end, to hand over and close.
@@ -33,7 +33,7 @@ class LifetimePipe:
         _pipes.add(self)
 
     def close(self) -> None:
-        """Let the kernel kill whatever is tied to it."""
+        """Close the pipe, so that the kernel kills all that is tied to it."""
         self._ours.close()
 
 
@@ -41,7 +41,7 @@ _pipes: weakref.WeakSet[LifetimePipe] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """A process that the server's own program forks must not keep the workers alive (docs/in_process.md)."""
+    """Close all pipes: a fork of the server's own program must not keep the workers alive (docs/in_process.md)."""
     for pipe in list(_pipes):
         pipe.close()
 

@@ -82,7 +82,7 @@ def _unpack(archive: Path, state: State, directory: Path) -> bool:
 
 
 def _state(archive: Path) -> State:
-    """Changes when the file does."""
+    """Return a value that changes when the file does."""
     found = archive.stat()
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
@@ -100,7 +100,7 @@ def _records(cache: Path) -> dict[str, dict[str, State]]:
 
 
 def _known(cache: Path, archive: Path, state: State) -> str | None:
-    """The digest of an archive that has not changed since it was last read."""
+    """Return the digest of an archive that has not changed since it was last read; None = it was not, or has."""
     for name, archives in _records(cache).items():
         if archives.get(str(archive)) == state:
             return name
@@ -265,7 +265,7 @@ class _Target:
             os.link(original, path)
 
     def _place(self, member: tarfile.TarInfo) -> str:
-        """Where the member goes: its directory is there, and inside."""
+        """Return the path for a member, and make its directory, which must lie inside."""
         name = os.path.normpath(member.name)
         if name == ".":
             return self._root
@@ -286,7 +286,7 @@ class _Target:
         return real == self._root or real.startswith(self._root + os.sep)
 
     def _clear(self, member: tarfile.TarInfo, path: str) -> None:
-        """A later member takes the place of an earlier one of its name; but not of a directory."""
+        """Remove an earlier member at this path. A directory is not replaced."""
         if path == self._root or (os.path.isdir(path) and not os.path.islink(path)):
             raise self.refusal(member, "has the name of a directory that came before")
         with contextlib.suppress(FileNotFoundError):
