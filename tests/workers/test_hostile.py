@@ -39,7 +39,7 @@ from edge_serve.workers.wire.frames import (
 from edge_serve.workers.wire.layout import TENSOR
 from tests.examples import seeds
 from tests.workers.front.test_channel import peer
-from tests.workers.harness import config, request, run, serving
+from tests.workers.harness import config, on_loop, request, run, serving
 from tests.workers.hostile import Plan, Said, run_hostile_processes
 
 #: of the tests that start no process
@@ -213,18 +213,15 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
 
 
 @pytest.mark.parametrize("seats", [None, [], [2, 2], ["2"], [0], [True], {"0": 2}])
-def test_worker_that_answers_with_other_seats_is_killed(
+@on_loop
+async def test_worker_that_answers_with_other_seats_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seats: object
 ) -> None:
     answer = json.dumps({"seats": seats}).encode()
     run_hostile_processes(monkeypatch, tmp_path, {FrameKind.OPEN: [(FrameKind.OPENED, answer)]})
-
-    async def work() -> None:
-        with pytest.raises(EdgeServeError, match="broke the protocol: found other seats than a number for each"):
-            async with serving(tmp_path, limits=LIMITS):
-                pass
-
-    run(work())
+    with pytest.raises(EdgeServeError, match="broke the protocol: found other seats than a number for each"):
+        async with serving(tmp_path, limits=LIMITS):
+            pass
 
 
 def _release(kind: str, _: int, event: Any) -> None:
@@ -245,28 +242,26 @@ def _release(kind: str, _: int, event: Any) -> None:
 
 @pytest.mark.parametrize("count", [1000, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool, count: int) -> None:
-    async def work() -> None:
-        faults: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
-        replies = 0
-        for seed in range(count):
-            dice = Dice(seed)
-            async with peer(config(decoupled=decoupled)) as made:
-                made.channel.execute(1, [InferRequest("echo", inputs=request().inputs)] * 2)
-                for _ in range(3):
-                    said = dice.said(EXECUTE)
-                    made.theirs.send(said if isinstance(said, bytes) else frame(said[0], 1, said[1], 2))
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
-                while not made.listener.idle():
-                    event = await made.listener.next()
-                    replies += event[0] == "reply"
-                    _release(*event)
-        assert not faults
-        assert replies > count // 50, "the frames are not all nonsense"
-
-    run(work())
+@on_loop
+async def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool, count: int) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    replies = 0
+    for seed in range(count):
+        dice = Dice(seed)
+        async with peer(config(decoupled=decoupled)) as made:
+            made.channel.execute(1, [InferRequest("echo", inputs=request().inputs)] * 2)
+            for _ in range(3):
+                said = dice.said(EXECUTE)
+                made.theirs.send(said if isinstance(said, bytes) else frame(said[0], 1, said[1], 2))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            while not made.listener.idle():
+                event = await made.listener.next()
+                replies += event[0] == "reply"
+                _release(*event)
+    assert not faults
+    assert replies > count // 50, "the frames are not all nonsense"
 
 
 def test_a_broker_takes_a_control_frame_or_raises_a_frame_error() -> None:

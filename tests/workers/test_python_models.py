@@ -18,7 +18,7 @@ from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.bls_broker import Answer
 from edge_serve.workers.front.workers import Hooks, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
-from tests.workers.harness import Recorder, run, serving, spec, values
+from tests.workers.harness import Recorder, on_loop, run, serving, spec, values
 
 MODEL = """
 import os, pathlib, signal, sys, threading
@@ -55,40 +55,38 @@ CONFIG = {"name": "echo", "backend": "python"}
 FACE = (("input", ["IN"]), ("output", ["OUT", "SAME"]))
 
 
-def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> None:
-    async def work() -> None:
-        (tmp_path / "1").mkdir()
-        (tmp_path / "1" / "model.py").write_text(MODEL)
-        workers, arena, listener = Workers(), Arena("m", Budget(1 << 20)), Recorder()
-        completed = await workers.describe(spec(tmp_path, CONFIG), "python")
-        assert [entry["name"] for entry in completed["input"]] == ["IN"]
-        instances = [InstanceSpec("echo_0_0"), InstanceSpec("echo_0_1")]
-        model = await workers.open(spec(tmp_path, completed), "python", instances, listener, arena)
-        pids = model.pids()
-        assert len(set(pids)) == 2
-        for instance in range(2):
-            for sent in pids:
-                os.kill(sent, signal.SIGINT)
-                os.kill(sent, signal.SIGTERM)
-            data = (41 + instance).to_bytes(4, "little")
-            model.execute(
-                instance, instance, [InferRequest("echo", inputs=[InferTensor("IN", DataType.INT32, (1,), data)])]
-            )
-            assert values((await listener.reply(instance)).replies[0]) == [41 + instance, pids[instance], 1]
-        assert not await model.refusal(5)
-        os.kill(pids[1], signal.SIGKILL)
-        assert (await listener.lost(1)).message.startswith(
-            "Failed to process the request(s) for model instance 'echo_0_1', message: Stub process 'echo_0_1' is not "
-            "healthy. Its worker was ended by SIGKILL (the machine may be out of memory"
+@on_loop
+async def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(MODEL)
+    workers, arena, listener = Workers(), Arena("m", Budget(1 << 20)), Recorder()
+    completed = await workers.describe(spec(tmp_path, CONFIG), "python")
+    assert [entry["name"] for entry in completed["input"]] == ["IN"]
+    instances = [InstanceSpec("echo_0_0"), InstanceSpec("echo_0_1")]
+    model = await workers.open(spec(tmp_path, completed), "python", instances, listener, arena)
+    pids = model.pids()
+    assert len(set(pids)) == 2
+    for instance in range(2):
+        for sent in pids:
+            os.kill(sent, signal.SIGINT)
+            os.kill(sent, signal.SIGTERM)
+        data = (41 + instance).to_bytes(4, "little")
+        model.execute(
+            instance, instance, [InferRequest("echo", inputs=[InferTensor("IN", DataType.INT32, (1,), data)])]
         )
-        await listener.back(1)
-        pids = model.pids()
-        await model.close()
-        assert {path.name for path in tmp_path.iterdir()} == {"1", "backend.py", *(f"finalized-{pid}" for pid in pids)}
-        assert workers.workers() == 0
-        arena.close()
-
-    run(work())
+        assert values((await listener.reply(instance)).replies[0]) == [41 + instance, pids[instance], 1]
+    assert not await model.refusal(5)
+    os.kill(pids[1], signal.SIGKILL)
+    assert (await listener.lost(1)).message.startswith(
+        "Failed to process the request(s) for model instance 'echo_0_1', message: Stub process 'echo_0_1' is not "
+        "healthy. Its worker was ended by SIGKILL (the machine may be out of memory"
+    )
+    await listener.back(1)
+    pids = model.pids()
+    await model.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "backend.py", *(f"finalized-{pid}" for pid in pids)}
+    assert workers.workers() == 0
+    arena.close()
 
 
 #: answers with the first and the last value of the request before, which it keeps
@@ -177,52 +175,47 @@ def numbers(request):
 """
 
 
-def test_a_model_gets_its_inputs_in_the_order_of_the_client(tmp_path: Path) -> None:
+@on_loop
+async def test_a_model_gets_its_inputs_in_the_order_of_the_client(tmp_path: Path) -> None:
     """A model may take `request.inputs()[0]`."""
-
-    async def work() -> None:
-        (tmp_path / "1").mkdir()
-        (tmp_path / "1" / "model.py").write_text(LISTS)
-        face = {
-            key: [{"name": name, "data_type": "TYPE_INT32", "dims": [-1]} for name in names]
-            for key, names in (("input", ["1", "2", "3"]), ("output", ["OUT"]))
-        }
-        async with serving(tmp_path, CONFIG | face, backend="python") as served:
-            for order in ("312", "123", "231", "312"):
-                inputs = [InferTensor(name, DataType.INT32, (1,), bytes(4)) for name in order]
-                reply = await served.ask(InferRequest("echo", inputs=inputs))
-                assert values(reply.replies[0]) == [int(name) for name in order]
-
-    run(work())
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(LISTS)
+    face = {
+        key: [{"name": name, "data_type": "TYPE_INT32", "dims": [-1]} for name in names]
+        for key, names in (("input", ["1", "2", "3"]), ("output", ["OUT"]))
+    }
+    async with serving(tmp_path, CONFIG | face, backend="python") as served:
+        for order in ("312", "123", "231", "312"):
+            inputs = [InferTensor(name, DataType.INT32, (1,), bytes(4)) for name in order]
+            reply = await served.ask(InferRequest("echo", inputs=inputs))
+            assert values(reply.replies[0]) == [int(name) for name in order]
 
 
-def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_nothing(tmp_path: Path) -> None:
-    async def work() -> None:
-        for name, deed in (("hangs", "threading.Event().wait()"), ("slow", "return not threading.Event().wait(0.5)")):
-            (tmp_path / name / "1").mkdir(parents=True)
-            (tmp_path / name / "1" / "model.py").write_text(f"{MODEL}    def is_ready(self):\n        {deed}\n")
-        workers, arena, listener = Workers(ProcessLimits(close=1)), Arena("m", Budget(1 << 20)), Recorder()
-        hangs, slow = [
-            await workers.open(
-                spec(tmp_path / name, await workers.describe(spec(tmp_path / name, CONFIG), "python")),
-                "python", [InstanceSpec(name)], listener, arena,
-            )
-            for name in ("hangs", "slow")
-        ]  # fmt: skip
-        threads = Path(f"/proc/{hangs.pids()[0]}/task")
-        assert await hangs.refusal(0.05)
-        before = len(list(threads.iterdir()))
-        answers = await asyncio.gather(*(hangs.refusal(0.2) for _ in range(20)), *(slow.refusal(20) for _ in range(3)))
-        assert answers == ["its worker did not answer within 0.2 s whether it is ready"] * 20 + [""] * 3
-        assert len(list(threads.iterdir())) == before
-        one = InferTensor("IN", DataType.INT32, (1,), (41).to_bytes(4, "little"))
-        hangs.execute(0, 1, [InferRequest("echo", inputs=[one])])
-        assert values((await listener.reply()).replies[0])[0] == 41
-        await asyncio.gather(hangs.close(), slow.close())
-        await workers.stop()
-        arena.close()
-
-    run(work())
+@on_loop
+async def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_nothing(tmp_path: Path) -> None:
+    for name, deed in (("hangs", "threading.Event().wait()"), ("slow", "return not threading.Event().wait(0.5)")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.py").write_text(f"{MODEL}    def is_ready(self):\n        {deed}\n")
+    workers, arena, listener = Workers(ProcessLimits(close=1)), Arena("m", Budget(1 << 20)), Recorder()
+    hangs, slow = [
+        await workers.open(
+            spec(tmp_path / name, await workers.describe(spec(tmp_path / name, CONFIG), "python")),
+            "python", [InstanceSpec(name)], listener, arena,
+        )
+        for name in ("hangs", "slow")
+    ]  # fmt: skip
+    threads = Path(f"/proc/{hangs.pids()[0]}/task")
+    assert await hangs.refusal(0.05)
+    before = len(list(threads.iterdir()))
+    answers = await asyncio.gather(*(hangs.refusal(0.2) for _ in range(20)), *(slow.refusal(20) for _ in range(3)))
+    assert answers == ["its worker did not answer within 0.2 s whether it is ready"] * 20 + [""] * 3
+    assert len(list(threads.iterdir())) == before
+    one = InferTensor("IN", DataType.INT32, (1,), (41).to_bytes(4, "little"))
+    hangs.execute(0, 1, [InferRequest("echo", inputs=[one])])
+    assert values((await listener.reply()).replies[0])[0] == 41
+    await asyncio.gather(hangs.close(), slow.close())
+    await workers.stop()
+    arena.close()
 
 
 ASKS_ALWAYS = """

@@ -12,7 +12,7 @@ import pytest
 
 from edge_serve.workers.child.paused_streams import PausedStreams
 from edge_serve.workers.front.workers import ProcessLimits
-from tests.workers.harness import PATIENCE, Served, config, request, run, serving, survives
+from tests.workers.harness import PATIENCE, Served, config, on_loop, request, run, serving, survives
 
 
 class Waiter:
@@ -101,34 +101,30 @@ async def paused(served: Served, row: range = range(16)) -> int:
 
 
 @pytest.mark.parametrize("row", [range(16), range(20_000)])
-def test_a_paused_stream_sends_nothing_until_it_resumes(tmp_path: Path, row: range) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1, decoupled=True)) as served:
-            batch = await paused(served, row)
-            served.model.set_paused(0, batch, 0, False)
-            for number in range(3):
-                kind, _, (batch_id, _, reply, _, lease) = await served.listener.next()
-                assert (kind, batch_id, reply.parameters) == ("partial", batch, {"number": number})
-                if lease is not None:
-                    lease.release()
-            await served.listener.reply()
-
-    run(work())
+@on_loop
+async def test_a_paused_stream_sends_nothing_until_it_resumes(tmp_path: Path, row: range) -> None:
+    async with serving(tmp_path, config(dims=-1, decoupled=True)) as served:
+        batch = await paused(served, row)
+        served.model.set_paused(0, batch, 0, False)
+        for number in range(3):
+            kind, _, (batch_id, _, reply, _, lease) = await served.listener.next()
+            assert (kind, batch_id, reply.parameters) == ("partial", batch, {"number": number})
+            if lease is not None:
+                lease.release()
+        await served.listener.reply()
 
 
-def test_other_instances_and_streams_go_on_meanwhile(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1, decoupled=True), instances=2) as served:
-            batch = await paused(served)
-            other = served.send(request(do="partials", times=2), instance=1)
-            assert [(await served.listener.next())[2][0] for _ in range(2)] == [other, other]
-            await served.listener.reply(1)
-            assert served.listener.idle()
-            served.model.set_paused(0, batch, 0, False)
-            assert [(await served.listener.next())[2][3] for _ in range(3)] == [False, False, True]
-            await served.listener.reply()
-
-    run(work())
+@on_loop
+async def test_other_instances_and_streams_go_on_meanwhile(tmp_path: Path) -> None:
+    async with serving(tmp_path, config(dims=-1, decoupled=True), instances=2) as served:
+        batch = await paused(served)
+        other = served.send(request(do="partials", times=2), instance=1)
+        assert [(await served.listener.next())[2][0] for _ in range(2)] == [other, other]
+        await served.listener.reply(1)
+        assert served.listener.idle()
+        served.model.set_paused(0, batch, 0, False)
+        assert [(await served.listener.next())[2][3] for _ in range(3)] == [False, False, True]
+        await served.listener.reply()
 
 
 def test_a_model_is_closed_while_a_stream_of_it_is_held(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -145,24 +141,20 @@ def test_a_model_is_closed_while_a_stream_of_it_is_held(tmp_path: Path, caplog: 
     assert "was killed" not in caplog.text
 
 
-def test_a_worker_dies_while_a_stream_of_it_is_held(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(decoupled=True)) as served:
-            await paused(served)
-            os.kill(served.model.pids()[0], signal.SIGKILL)
-            await served.listener.lost()
-            served.model.set_paused(0, 1, 0, False)  # nobody is there to be told
-            await survives(served)
-
-    run(work())
+@on_loop
+async def test_a_worker_dies_while_a_stream_of_it_is_held(tmp_path: Path) -> None:
+    async with serving(tmp_path, config(decoupled=True)) as served:
+        await paused(served)
+        os.kill(served.model.pids()[0], signal.SIGKILL)
+        await served.listener.lost()
+        served.model.set_paused(0, 1, 0, False)  # nobody is there to be told
+        await survives(served)
 
 
-def test_a_batch_whose_stream_is_held_is_not_out_of_time(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(decoupled=True, execution_timeout_ms="300")) as served:
-            batch = await paused(served)
-            await asyncio.sleep(0.5)
-            served.model.set_paused(0, batch, 0, False)
-            assert [(await served.listener.next())[0] for _ in range(4)] == [*["partial"] * 3, "reply"]
-
-    run(work())
+@on_loop
+async def test_a_batch_whose_stream_is_held_is_not_out_of_time(tmp_path: Path) -> None:
+    async with serving(tmp_path, config(decoupled=True, execution_timeout_ms="300")) as served:
+        batch = await paused(served)
+        await asyncio.sleep(0.5)
+        served.model.set_paused(0, batch, 0, False)
+        assert [(await served.listener.next())[0] for _ in range(4)] == [*["partial"] * 3, "reply"]

@@ -19,7 +19,7 @@ from edge_serve.workers.child.calling import decode_response, encode_call, encod
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks, InboundCall
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, Splitter, json_frame
-from tests.workers.harness import Recorder, run
+from tests.workers.harness import Recorder, on_loop, run
 
 SMALL = 100
 LARGE = 200_000
@@ -166,17 +166,15 @@ def test_a_caller_that_dies_while_its_answer_is_copied_leaves_nothing() -> None:
     play(work)
 
 
-def test_no_memory_for_outputs_is_an_error() -> None:
-    async def work() -> None:
-        scene = Scene(budget=4096)
-        scene.call().answer(answer(LARGE))
-        error = scene.response()[0].error
-        assert error is not None
-        assert "no tensor memory" in error.message
-        assert scene.budget.used == 0
-        scene.arena.close()
-
-    run(work())
+@on_loop
+async def test_no_memory_for_outputs_is_an_error() -> None:
+    scene = Scene(budget=4096)
+    scene.call().answer(answer(LARGE))
+    error = scene.response()[0].error
+    assert error is not None
+    assert "no tensor memory" in error.message
+    assert scene.budget.used == 0
+    scene.arena.close()
 
 
 def test_inputs_lie_in_a_slot_that_the_worker_asked_for_once() -> None:

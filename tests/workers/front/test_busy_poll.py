@@ -25,7 +25,7 @@ from edge_serve.workers.front.busy_poll import (
 from edge_serve.workers.wire.frames import FrameKind, frame
 from edge_serve.workers.wire.polling_wait import PollingWait
 from tests.workers.front.test_channel import output, peer
-from tests.workers.harness import request, run
+from tests.workers.harness import on_loop, request
 
 MS = 1_000_000
 #: longer than any test takes
@@ -199,23 +199,21 @@ def test_the_worker_polls_and_gets_every_frame_whole(pieces: int) -> None:
     assert got == frames
 
 
-def test_batches_that_are_out_are_counted_however_they_end() -> None:
-    async def check() -> None:
-        async with peer() as here:
-            policy = here.link.poll_policy = PollPolicy(300, 2)
-            policy.recent = [id(here.channel)]
-            here.channel.execute(1, [request()])
-            assert policy.out == 1
-            batch = await here.receive()
-            assert batch.poll_us == 300
-            here.theirs.sendall(here.reply(batch, [output(64)]))
-            await here.listener.reply(0)
-            assert policy.out == 0
-            here.channel.execute(2, [request(), request()])
-            assert (policy.out, (await here.receive()).poll_us) == (1, 0)
-        assert policy.out == 0  # the channel was closed
-
-    run(check())
+@on_loop
+async def test_batches_that_are_out_are_counted_however_they_end() -> None:
+    async with peer() as here:
+        policy = here.link.poll_policy = PollPolicy(300, 2)
+        policy.recent = [id(here.channel)]
+        here.channel.execute(1, [request()])
+        assert policy.out == 1
+        batch = await here.receive()
+        assert batch.poll_us == 300
+        here.theirs.sendall(here.reply(batch, [output(64)]))
+        await here.listener.reply(0)
+        assert policy.out == 0
+        here.channel.execute(2, [request(), request()])
+        assert (policy.out, (await here.receive()).poll_us) == (1, 0)
+    assert policy.out == 0  # the channel was closed
 
 
 @pytest.mark.parametrize(

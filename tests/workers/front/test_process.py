@@ -20,7 +20,7 @@ from edge_serve.workers.front.process import Process
 from edge_serve.workers.front.workers import Hooks
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import CANCELLATION, HEADER, LONGEST, VERSION, FrameKind, frame
-from tests.workers.harness import Served, config, request, run, serving, values
+from tests.workers.harness import Served, config, on_loop, request, run, serving, values
 from tests.workers.hostile import run_hostile_processes
 
 
@@ -43,41 +43,37 @@ def descriptors_of(path: Path) -> int:
     return found
 
 
-def test_a_descriptor_that_waits_to_be_sent_is_a_duplicate(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path) as served:
-            process, (pid,) = process_of(served), served.model.pids()
-            os.kill(pid, signal.SIGSTOP)
-            fill(process)
-            other = Arena("other", Budget(1 << 24))
-            assert process.exports._number(other)
-            other.close()  # and its descriptors with it
-            os.kill(pid, signal.SIGCONT)
-            assert not await served.model.refusal(20)
-            assert values((await served.ask(request())).replies[0]) == list(range(16))
-            assert served.model.pids() == [pid]
-
-    run(work())
+@on_loop
+async def test_a_descriptor_that_waits_to_be_sent_is_a_duplicate(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        process, (pid,) = process_of(served), served.model.pids()
+        os.kill(pid, signal.SIGSTOP)
+        fill(process)
+        other = Arena("other", Budget(1 << 24))
+        assert process.exports._number(other)
+        other.close()  # and its descriptors with it
+        os.kill(pid, signal.SIGCONT)
+        assert not await served.model.refusal(20)
+        assert values((await served.ask(request())).replies[0]) == list(range(16))
+        assert served.model.pids() == [pid]
 
 
-def test_descriptors_that_were_never_sent_are_closed(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path) as served:
-            process, (pid,) = process_of(served), served.model.pids()
-            os.kill(pid, signal.SIGSTOP)
-            fill(process)
-            marker = tmp_path / "marker"
-            marker.touch()
-            with marker.open("rb") as file:
-                for _ in range(10):
-                    process.send(frame(FrameKind.ARENA, 1), (file.fileno(),))
-            assert descriptors_of(marker) == 10
-            os.kill(pid, signal.SIGKILL)
-            await served.listener.lost()
-            assert descriptors_of(marker) == 0
-            await served.listener.back()
-
-    run(work())
+@on_loop
+async def test_descriptors_that_were_never_sent_are_closed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        process, (pid,) = process_of(served), served.model.pids()
+        os.kill(pid, signal.SIGSTOP)
+        fill(process)
+        marker = tmp_path / "marker"
+        marker.touch()
+        with marker.open("rb") as file:
+            for _ in range(10):
+                process.send(frame(FrameKind.ARENA, 1), (file.fileno(),))
+        assert descriptors_of(marker) == 10
+        os.kill(pid, signal.SIGKILL)
+        await served.listener.lost()
+        assert descriptors_of(marker) == 0
+        await served.listener.back()
 
 
 def test_a_frame_that_cannot_be_handled_ends_the_worker_and_nothing_else(
@@ -133,21 +129,19 @@ def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
         gc.enable()
 
 
-def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1)) as served:
-            process, (pid,), other = process_of(served), served.model.pids(), Arena("other", Budget(1 << 24))
-            slot = other.allocate(1 << 16)
-            there = InferTensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
-            process.exports._known[other] = number = 99
-            other.on_close.append(process.exports._remove)
-            with (tmp_path / "empty").open("w+b") as empty:
-                process.send(frame(FrameKind.ARENA, number), (empty.fileno(),))
-            reply = await served.ask(InferRequest("echo", inputs=[Handle.of(there, other)]), request())
-            assert "the memory of an input cannot be mapped" in str(reply.replies[0].error)
-            assert values(reply.replies[1]) == list(range(16))
-            assert served.model.pids() == [pid]
-            slot.release()
-            other.close()
-
-    run(work())
+@on_loop
+async def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp_path: Path) -> None:
+    async with serving(tmp_path, config(dims=-1)) as served:
+        process, (pid,), other = process_of(served), served.model.pids(), Arena("other", Budget(1 << 24))
+        slot = other.allocate(1 << 16)
+        there = InferTensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
+        process.exports._known[other] = number = 99
+        other.on_close.append(process.exports._remove)
+        with (tmp_path / "empty").open("w+b") as empty:
+            process.send(frame(FrameKind.ARENA, number), (empty.fileno(),))
+        reply = await served.ask(InferRequest("echo", inputs=[Handle.of(there, other)]), request())
+        assert "the memory of an input cannot be mapped" in str(reply.replies[0].error)
+        assert values(reply.replies[1]) == list(range(16))
+        assert served.model.pids() == [pid]
+        slot.release()
+        other.close()

@@ -8,6 +8,7 @@ import pytest
 
 from edge_serve.workers.front import restart
 from edge_serve.workers.front.restart import RestartPolicy, await_gpus
+from tests.workers.harness import on_loop
 
 SECOND = 1_000_000_000
 
@@ -86,15 +87,13 @@ def test_a_gpu_that_is_there_is_no_news() -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["the driver hangs", "the GPU stays lost"])
-def test_an_end_of_the_worker_waits_for_no_driver(hangs: bool) -> None:
+@on_loop
+async def test_an_end_of_the_worker_waits_for_no_driver(hangs: bool) -> None:
     async def ask() -> str:
         if hangs:
             await asyncio.Event().wait()
         return "gone"
 
-    async def story() -> None:
-        given_up = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.02, given_up.set)
-        await asyncio.wait_for(await_gpus(ask, given_up, lambda text: None), 5)
-
-    asyncio.run(story())
+    given_up = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.02, given_up.set)
+    await asyncio.wait_for(await_gpus(ask, given_up, lambda text: None), 5)

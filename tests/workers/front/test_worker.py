@@ -25,7 +25,7 @@ from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.wire.frames import FrameKind
 from tests.workers.front.fake_process import FakeModel, Scene, fake_processes
-from tests.workers.harness import Recorder, config, run, serving, spec, survives
+from tests.workers.harness import Recorder, config, on_loop, run, serving, spec, survives
 from tests.workers.hostile import Said, run_hostile_processes
 
 
@@ -68,7 +68,8 @@ def test_a_worker_comes_back_once_the_machine_can_fork_again(
     assert len([line for line in caplog.messages if "cannot start" in line]) == 1
 
 
-def test_a_model_may_call_others_before_the_answer_to_its_load_is_read(
+@on_loop
+async def test_a_model_may_call_others_before_the_answer_to_its_load_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     callers: list[object] = []
@@ -79,80 +80,69 @@ def test_a_model_may_call_others_before_the_answer_to_its_load_is_read(
         callers.append(self._broker.caller_of(question["model"]))
         return answer
 
-    async def work() -> None:
-        monkeypatch.setattr(Worker, "_load", load)
-        async with serving(tmp_path):
-            assert len(callers) == 1
-            assert callers[0] is not None
-
-    run(work())
+    monkeypatch.setattr(Worker, "_load", load)
+    async with serving(tmp_path):
+        assert len(callers) == 1
+        assert callers[0] is not None
 
 
-def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(tmp_path: Path, no_forks: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with serving(tmp_path) as served:
-            no_forks.setattr(subprocess, "Popen", fail_to_fork)
-            no_forks.setattr(worker_module, "_REOPEN_LONGEST", 60.0)
-            os.kill(served.model.pids()[0], signal.SIGKILL)
-            await served.listener.lost()
-            await asyncio.sleep(0.1)
-            began = time.monotonic()
-        assert time.monotonic() - began < 10
-
-    run(work())
+@on_loop
+async def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(
+    tmp_path: Path, no_forks: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as served:
+        no_forks.setattr(subprocess, "Popen", fail_to_fork)
+        no_forks.setattr(worker_module, "_REOPEN_LONGEST", 60.0)
+        os.kill(served.model.pids()[0], signal.SIGKILL)
+        await served.listener.lost()
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(
     "answer", [(FrameKind.FAILED, b"[]"), (FrameKind.FAILED, b"\xff"), (FrameKind.CLOSED, b"{}"), b"\xff" * 16], ids=str
 )
-def test_a_worker_that_answers_nonsense_when_it_is_opened_again_is_killed_and_tried_again(
+@on_loop
+async def test_a_worker_that_answers_nonsense_when_it_is_opened_again_is_killed_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
 ) -> None:
     run_hostile_processes(monkeypatch, tmp_path, {}, {FrameKind.OPEN: [answer]}, {})
-
-    async def work() -> None:
-        async with serving(tmp_path) as served:
-            os.kill(served.model.pids()[0], signal.SIGKILL)
-            await served.listener.lost()
-            await served.listener.back()
-            assert served.model.restarts == 2
-            assert "broke the protocol" in served.model.trouble()
-
-    run(work())
+    async with serving(tmp_path) as served:
+        os.kill(served.model.pids()[0], signal.SIGKILL)
+        await served.listener.lost()
+        await served.listener.back()
+        assert served.model.restarts == 2
+        assert "broke the protocol" in served.model.trouble()
 
 
 @pytest.mark.parametrize("answer", [(FrameKind.FAILED, b"[]"), (FrameKind.OPENED, b"{}"), b"\xff" * 16], ids=str)
-def test_a_worker_that_answers_nonsense_when_it_is_closed_is_closed(
+@on_loop
+async def test_a_worker_that_answers_nonsense_when_it_is_closed_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
 ) -> None:
     run_hostile_processes(monkeypatch, tmp_path, {FrameKind.CLOSE: [answer]})
-
-    async def work() -> None:
-        async with serving(tmp_path):
-            pass
-
-    run(work())
+    async with serving(tmp_path):
+        pass
 
 
-def test_a_removed_instance_that_does_not_close_ends_its_worker_which_is_restarted(
+@on_loop
+async def test_a_removed_instance_that_does_not_close_ends_its_worker_which_is_restarted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        async with fake_processes(monkeypatch) as scene:
-            first, other = await scene.open("first", 3), await scene.open("other")
-            scene.processes[0].stuck = True
-            await first.model.remove(1)
-            lost = [(await first.listener.next())[:2] for _ in range(2)]
-            assert lost == [("lost", 0), ("lost", 2)], "a removed instance is not reported"
-            assert "an instance of model 'first' did not close within 30 s" in (await other.listener.lost()).message
-            for instance in (0, 2):
-                await first.listener.back(instance)
-            await other.listener.back()
-            (opened, _) = scene.processes[1].of_kind(FrameKind.OPEN)
-            assert [one["name"] for one in opened["instances"]] == ["first_0", "first_2"]
-            assert first.model.complete
-
-    run(work())
+    async with fake_processes(monkeypatch) as scene:
+        first, other = await scene.open("first", 3), await scene.open("other")
+        scene.processes[0].stuck = True
+        await first.model.remove(1)
+        lost = [(await first.listener.next())[:2] for _ in range(2)]
+        assert lost == [("lost", 0), ("lost", 2)], "a removed instance is not reported"
+        assert "an instance of model 'first' did not close within 30 s" in (await other.listener.lost()).message
+        for instance in (0, 2):
+            await first.listener.back(instance)
+        await other.listener.back()
+        (opened, _) = scene.processes[1].of_kind(FrameKind.OPEN)
+        assert [one["name"] for one in opened["instances"]] == ["first_0", "first_2"]
+        assert first.model.complete
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -191,22 +181,20 @@ def test_an_instance_may_be_removed_while_its_restarted_worker_opens_it(
     assert "does not open" not in caplog.text
 
 
-def test_a_model_that_hangs_when_it_is_opened_again_keeps_no_other_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
-            models = [await scene.open(name) for name in ("a", "b", "c")]
-            for crash in range(2):
-                scene.hangs.add("a")
-                scene.processes[crash].kill("died")
-                for one in models[crash:]:  # the second time "a" is still away
-                    await one.listener.lost()
-                await models[1].listener.back()
-                await models[2].listener.back()
-                assert not models[0].model.complete
-            scene.hangs.clear()
-            await models[0].listener.back()
-
-    run(work())
+@on_loop
+async def test_a_model_that_hangs_when_it_is_opened_again_keeps_no_other_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
+        models = [await scene.open(name) for name in ("a", "b", "c")]
+        for crash in range(2):
+            scene.hangs.add("a")
+            scene.processes[crash].kill("died")
+            for one in models[crash:]:  # the second time "a" is still away
+                await one.listener.lost()
+            await models[1].listener.back()
+            await models[2].listener.back()
+            assert not models[0].model.complete
+        scene.hangs.clear()
+        await models[0].listener.back()
 
 
 async def open_beside_one_that_hangs(scene: Scene) -> tuple[FakeModel, FakeModel]:
@@ -252,57 +240,51 @@ def test_a_model_whose_load_passes_its_limit_after_a_restart_costs_the_others_no
     assert len([line for line in caplog.messages if text in line]) == 1
 
 
-def test_a_model_whose_load_passes_its_limit_after_a_restart_gets_another_process_once_no_other_serves(
+@on_loop
+async def test_a_model_whose_load_passes_its_limit_after_a_restart_gets_another_process_once_no_other_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
-            hung, other = await open_beside_one_that_hangs(scene)
-            await other.close()
-            scene.overdue.add("a")
-            while len(scene.processes) < 3:
-                await asyncio.sleep(0.001)
-            assert "was killed: model 'a' did not load within 1 s" in hung.model.trouble()
-            scene.hangs.clear()
-            await hung.listener.back()
-
-    run(work())
+    async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
+        hung, other = await open_beside_one_that_hangs(scene)
+        await other.close()
+        scene.overdue.add("a")
+        while len(scene.processes) < 3:
+            await asyncio.sleep(0.001)
+        assert "was killed: model 'a' did not load within 1 s" in hung.model.trouble()
+        scene.hangs.clear()
+        await hung.listener.back()
 
 
-def test_models_are_opened_again_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with fake_processes(monkeypatch) as scene:
-            first, second = await scene.open("first"), await scene.open("second")
-            scene.hangs.add("first")
-            scene.processes[0].kill("died")
-            for one in (first, second):
-                await one.listener.lost()
-            await asyncio.sleep(0.01)
-            assert [one["spec"]["name"] for one in scene.processes[1].of_kind(FrameKind.OPEN)] == ["first"]
-            scene.hangs.clear()
-            for one in (first, second):
-                await one.listener.back()
-
-    run(work())
+@on_loop
+async def test_models_are_opened_again_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_processes(monkeypatch) as scene:
+        first, second = await scene.open("first"), await scene.open("second")
+        scene.hangs.add("first")
+        scene.processes[0].kill("died")
+        for one in (first, second):
+            await one.listener.lost()
+        await asyncio.sleep(0.01)
+        assert [one["spec"]["name"] for one in scene.processes[1].of_kind(FrameKind.OPEN)] == ["first"]
+        scene.hangs.clear()
+        for one in (first, second):
+            await one.listener.back()
 
 
-def test_instances_that_were_added_share_a_model_after_a_restart_too(
+@on_loop
+async def test_instances_that_were_added_share_a_model_after_a_restart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with fake_processes(monkeypatch) as scene:
-            made = await scene.open("m")
-            added = {number: InstanceSpec("added") for number in (1, 2)}
-            made.model.join(await made.model.add(spec(tmp_path, config()), added, Recorder()))
-            scene.processes[0].kill("died")
-            for instance in range(3):
-                await made.listener.lost(instance)
-            for instance in range(3):
-                await made.listener.back(instance)
-            first, second = scene.processes[1].of_kind(FrameKind.OPEN)
-            assert second["beside"] == first["model"]
-
-    run(work())
+    async with fake_processes(monkeypatch) as scene:
+        made = await scene.open("m")
+        added = {number: InstanceSpec("added") for number in (1, 2)}
+        made.model.join(await made.model.add(spec(tmp_path, config()), added, Recorder()))
+        scene.processes[0].kill("died")
+        for instance in range(3):
+            await made.listener.lost(instance)
+        for instance in range(3):
+            await made.listener.back(instance)
+        first, second = scene.processes[1].of_kind(FrameKind.OPEN)
+        assert second["beside"] == first["model"]
 
 
 def test_a_model_that_is_unloaded_while_its_worker_starts_again_is_not_opened(
@@ -394,23 +376,21 @@ def test_every_model_loses_its_batches_although_a_step_of_that_fails(
     assert "asked to fail" in caplog.text
 
 
-def test_an_instance_that_is_removed_while_its_worker_is_away_is_not_opened_again(
+@on_loop
+async def test_an_instance_that_is_removed_while_its_worker_is_away_is_not_opened_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        async with fake_processes(monkeypatch) as scene:
-            made = await scene.open("m", 2)
-            for crash in range(3):
-                scene.processes[crash].kill("died")
-                for instance in range(2):
-                    await made.listener.lost(instance)
-                if crash == 2:  # the third waits
-                    await made.model.remove(0)
-                    assert not made.model.complete
-                for instance in range(crash // 2, 2):
-                    await made.listener.back(instance)
-            (opened,) = scene.processes[3].of_kind(FrameKind.OPEN)
-            assert [one["name"] for one in opened["instances"]] == ["m_1"]
-            assert made.model.complete
-
-    run(work())
+    async with fake_processes(monkeypatch) as scene:
+        made = await scene.open("m", 2)
+        for crash in range(3):
+            scene.processes[crash].kill("died")
+            for instance in range(2):
+                await made.listener.lost(instance)
+            if crash == 2:  # the third waits
+                await made.model.remove(0)
+                assert not made.model.complete
+            for instance in range(crash // 2, 2):
+                await made.listener.back(instance)
+        (opened,) = scene.processes[3].of_kind(FrameKind.OPEN)
+        assert [one["name"] for one in opened["instances"]] == ["m_1"]
+        assert made.model.complete

@@ -9,7 +9,7 @@ import pytest
 
 from edge_serve.workers.child.process import OOM_STEP
 from edge_serve.workers.launch.cgroups import FRONT, ControlGroup, Groups, find_groups, parse_bytes
-from tests.workers.harness import run, serving
+from tests.workers.harness import on_loop, serving
 
 
 @pytest.mark.parametrize(
@@ -127,34 +127,30 @@ def test_the_verdict(tmp_path: Path, events: str, limit: int, expected: str) -> 
     assert bool(found) is bool(expected)
 
 
-def test_a_worker_that_dies_for_want_of_memory_is_named_as_such(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path) as first:
-            first.workers.control_groups = Groups(tmp_path)
-            worker = first.model._placed[0].worker
-            worker._group = first.workers._group_maker(5000)
-            os.kill(first.model.pids()[0], 9)
-            await first.listener.lost()
-            await first.listener.back()
-            (place,) = tmp_path.glob("worker-*")
-            pid = first.model.pids()[0]
-            assert (place / "cgroup.procs").read_text() == str(pid)
-            (place / "memory.events").write_text("oom 1\noom_kill 1\n")
-            os.kill(pid, 9)
-            error = await first.listener.lost()
-            assert "was killed because it reached its limit of 5000 bytes of memory" in error.message
-            assert "reached its limit of 5000 bytes of memory" in first.model.trouble()
-            await first.listener.back()
-
-    run(work())
+@on_loop
+async def test_a_worker_that_dies_for_want_of_memory_is_named_as_such(tmp_path: Path) -> None:
+    async with serving(tmp_path) as first:
+        first.workers.control_groups = Groups(tmp_path)
+        worker = first.model._placed[0].worker
+        worker._group = first.workers._group_maker(5000)
+        os.kill(first.model.pids()[0], 9)
+        await first.listener.lost()
+        await first.listener.back()
+        (place,) = tmp_path.glob("worker-*")
+        pid = first.model.pids()[0]
+        assert (place / "cgroup.procs").read_text() == str(pid)
+        (place / "memory.events").write_text("oom 1\noom_kill 1\n")
+        os.kill(pid, 9)
+        error = await first.listener.lost()
+        assert "was killed because it reached its limit of 5000 bytes of memory" in error.message
+        assert "reached its limit of 5000 bytes of memory" in first.model.trouble()
+        await first.listener.back()
 
 
-def test_a_worker_is_chosen_before_the_front_end_when_memory_runs_out(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path) as served:
-            ours = int(Path("/proc/self/oom_score_adj").read_text())
-            theirs = int(Path(f"/proc/{served.model.pids()[0]}/oom_score_adj").read_text())
-            assert theirs == min(1000, ours + OOM_STEP)
-            assert served.model.trouble() == ""
-
-    run(work())
+@on_loop
+async def test_a_worker_is_chosen_before_the_front_end_when_memory_runs_out(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        ours = int(Path("/proc/self/oom_score_adj").read_text())
+        theirs = int(Path(f"/proc/{served.model.pids()[0]}/oom_score_adj").read_text())
+        assert theirs == min(1000, ours + OOM_STEP)
+        assert served.model.trouble() == ""

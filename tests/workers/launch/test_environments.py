@@ -30,7 +30,7 @@ from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.interpreter import environment_cache
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.server.bad_entries import silent_file_systems
-from tests.workers.harness import Recorder, run
+from tests.workers.harness import Recorder, on_loop, run
 from tests.workers.venvs import make_environment, pack
 
 MODEL = """
@@ -104,121 +104,100 @@ async def ask(served: tuple[OpenedModel, Recorder]) -> list[str]:
     return bytes(text).decode().split("|")
 
 
-def test_two_models_whose_requirements_clash_are_served_together(tmp_path: Path) -> None:
+@on_loop
+async def test_two_models_whose_requirements_clash_are_served_together(tmp_path: Path) -> None:
     """clash 1 and clash 2 cannot be installed into one environment: each model has its own."""
     make_environment(tmp_path / "old", clash="1.0")
     make_environment(tmp_path / "m2" / "env", clash="2.0")
-
-    async def work() -> None:
-        workers = Workers(environments=Environments(tmp_path / "cache"))
-        old = model(tmp_path / "m1", str(tmp_path / "old"))
-        new = model(tmp_path / "m2", "$$TRITON_MODEL_DIRECTORY/env")
-        async with opened(workers, old) as first, opened(workers, new) as second:
-            assert (await ask(first))[:2] == ["1.0", str(tmp_path / "old")]
-            assert await ask(second) == ["2.0", str(tmp_path / "m2/env"), str(tmp_path / "m2/env")]
-        assert workers.workers() == 0
-
-    run(work())
+    workers = Workers(environments=Environments(tmp_path / "cache"))
+    old = model(tmp_path / "m1", str(tmp_path / "old"))
+    new = model(tmp_path / "m2", "$$TRITON_MODEL_DIRECTORY/env")
+    async with opened(workers, old) as first, opened(workers, new) as second:
+        assert (await ask(first))[:2] == ["1.0", str(tmp_path / "old")]
+        assert await ask(second) == ["2.0", str(tmp_path / "m2/env"), str(tmp_path / "m2/env")]
+    assert workers.workers() == 0
 
 
-def test_an_environment_with_another_edge_serve_gets_the_servers(tmp_path: Path) -> None:
+@on_loop
+async def test_an_environment_with_another_edge_serve_gets_the_servers(tmp_path: Path) -> None:
     make_environment(
         tmp_path / "env", clash="1.0", edge_serve="0", triton_python_backend_utils="0", c_python_backend_utils="0"
     )
-
-    async def work() -> None:
-        workers = Workers(environments=Environments(tmp_path / "cache"))
-        async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
-            assert (await ask(served))[0] == "1.0"
-
-    run(work())
+    workers = Workers(environments=Environments(tmp_path / "cache"))
+    async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
+        assert (await ask(served))[0] == "1.0"
 
 
 @pytest.mark.parametrize("has_environment", [False, True], ids=["the server's Python", "its own Python"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_model_has_a_pool_of_processes(tmp_path: Path, method: str, has_environment: bool) -> None:
+@on_loop
+async def test_a_model_has_a_pool_of_processes(tmp_path: Path, method: str, has_environment: bool) -> None:
     environment = make_environment(tmp_path / "env") if has_environment else None
     asked = model(tmp_path / "m", str(environment or ""))
     (tmp_path / "m/1/model.py").write_text(POOL.replace("METHOD", method))
-
-    async def work() -> None:
-        async with opened(Workers(environments=Environments(tmp_path / "cache")), asked) as served:
-            number, prefix, has_worker = await ask(served)
-            assert (number, prefix) == ("7", str(environment or sys.prefix))
-            assert has_worker == "False"  # the worker's main module is not imported again in each process
-
-    run(work())
+    async with opened(Workers(environments=Environments(tmp_path / "cache")), asked) as served:
+        number, prefix, has_worker = await ask(served)
+        assert (number, prefix) == ("7", str(environment or sys.prefix))
+        assert has_worker == "False"  # the worker's main module is not imported again in each process
 
 
-def test_an_environment_sees_nothing_of_the_servers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_an_environment_sees_nothing_of_the_servers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere/clash").mkdir(parents=True)
     (tmp_path / "elsewhere/clash/__init__.py").write_text("__version__ = 'the server has it'")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
     make_environment(tmp_path / "env", clash="3.0")
-
-    async def work() -> None:
-        workers = Workers(environments=Environments(tmp_path / "cache"))
-        async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
-            assert (await ask(served))[0] == "3.0"
-
-    run(work())
+    workers = Workers(environments=Environments(tmp_path / "cache"))
+    async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
+        assert (await ask(served))[0] == "3.0"
 
 
 @pytest.mark.slow
-def test_an_archive_is_unpacked_once_and_kept_while_it_is_used(tmp_path: Path) -> None:
+@on_loop
+async def test_an_archive_is_unpacked_once_and_kept_while_it_is_used(tmp_path: Path) -> None:
     archive = pack(make_environment(tmp_path / "env", clash="4.0"), tmp_path / "env.tar.gz")
     cache = tmp_path / "cache"
-
-    async def work() -> None:
-        workers = Workers(environments=Environments(cache))
-        async with opened(workers, model(tmp_path / "m", str(archive))) as served:
-            version, _, root = await ask(served)
-            assert version == "4.0"
-            assert Path(root).parent == cache
-            pack(make_environment(tmp_path / "env2", clash="5.0"), archive)
-            async with opened(workers, model(tmp_path / "m2", str(archive))) as second:
-                assert (await ask(second))[0] == "5.0"
-            assert Path(root).is_dir(), "the first model still runs with it"
-        async with opened(workers, model(tmp_path / "m3", str(archive))) as again:
-            assert (await ask(again))[0] == "5.0"
-        assert not Path(root).exists(), "nobody needs it any more"
-
-    run(work())
+    workers = Workers(environments=Environments(cache))
+    async with opened(workers, model(tmp_path / "m", str(archive))) as served:
+        version, _, root = await ask(served)
+        assert version == "4.0"
+        assert Path(root).parent == cache
+        pack(make_environment(tmp_path / "env2", clash="5.0"), archive)
+        async with opened(workers, model(tmp_path / "m2", str(archive))) as second:
+            assert (await ask(second))[0] == "5.0"
+        assert Path(root).is_dir(), "the first model still runs with it"
+    async with opened(workers, model(tmp_path / "m3", str(archive))) as again:
+        assert (await ask(again))[0] == "5.0"
+    assert not Path(root).exists(), "nobody needs it any more"
 
 
 @pytest.mark.parametrize("has_environment", [True, False])
-def test_a_pack_is_locked_until_its_worker_has_ended(tmp_path: Path, has_environment: bool) -> None:
+@on_loop
+async def test_a_pack_is_locked_until_its_worker_has_ended(tmp_path: Path, has_environment: bool) -> None:
     environment = make_environment(tmp_path / "own/venv") if has_environment else None
     directory = environment.parent if environment is not None else tmp_path
     spec = ModelSpec("m", 1, tmp_path, tmp_path / "1", {}, pack=Pack("own", directory, environment=environment))
-
-    async def body() -> None:
-        taken = await Environments(tmp_path / "cache").take(spec)
-        with pytest.raises(BlockingIOError), locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            pass
-        taken.release()
-        with locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            pass
-
-    run(body())
+    taken = await Environments(tmp_path / "cache").take(spec)
+    with pytest.raises(BlockingIOError), locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        pass
+    taken.release()
+    with locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        pass
 
 
-def test_a_pack_that_is_being_deleted_starts_no_worker(tmp_path: Path) -> None:
+@on_loop
+async def test_a_pack_that_is_being_deleted_starts_no_worker(tmp_path: Path) -> None:
     environment = make_environment(tmp_path / "own/venv")
     spec = ModelSpec(
         "m", 1, tmp_path, tmp_path / "1", {}, pack=Pack("own", environment.parent, environment=environment)
     )
-
-    async def body() -> None:
-        with (
-            locked(environment.parent),
-            pytest.raises(
-                InvalidArgument, match="pack 'own' of model 'm': it is being replaced or removed at this moment: load"
-            ),
-        ):
-            await Environments(tmp_path / "cache").take(spec)
-
-    run(body())
+    with (
+        locked(environment.parent),
+        pytest.raises(
+            InvalidArgument, match="pack 'own' of model 'm': it is being replaced or removed at this moment: load"
+        ),
+    ):
+        await Environments(tmp_path / "cache").take(spec)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
@@ -248,7 +227,8 @@ def test_a_share_that_does_not_answer_fails_its_model_and_does_not_hold_the_loop
         run(body())
 
 
-def test_a_lock_that_comes_too_late_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_a_lock_that_comes_too_late_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_environments, "LOOK_UP_SECONDS", 0.1)
     resumed = threading.Event()
 
@@ -258,35 +238,28 @@ def test_a_lock_that_comes_too_late_is_released(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(launch_environments, "lock_shared", lock_late)
     spec = ModelSpec("m", 1, tmp_path, tmp_path, {}, pack=Pack("own", tmp_path))
-
-    async def body() -> None:
-        try:
-            with pytest.raises(InvalidArgument, match="does not answer"):
-                await Environments(tmp_path / "cache").take(spec)
-        finally:
-            resumed.set()
-        for _ in range(200):
-            await asyncio.sleep(0.01)
-            with contextlib.suppress(BlockingIOError), locked(tmp_path, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                return
-        pytest.fail("the pack is still locked")
-
-    run(body())
+    try:
+        with pytest.raises(InvalidArgument, match="does not answer"):
+            await Environments(tmp_path / "cache").take(spec)
+    finally:
+        resumed.set()
+    for _ in range(200):
+        await asyncio.sleep(0.01)
+        with contextlib.suppress(BlockingIOError), locked(tmp_path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return
+    pytest.fail("the pack is still locked")
 
 
-def test_a_worker_that_died_comes_back_with_its_environment(tmp_path: Path) -> None:
+@on_loop
+async def test_a_worker_that_died_comes_back_with_its_environment(tmp_path: Path) -> None:
     make_environment(tmp_path / "env", clash="6.0")
-
-    async def work() -> None:
-        workers = Workers(environments=Environments(tmp_path / "cache"))
-        async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
-            made, listener = served
-            psutil.Process(made.pids()[0]).kill()
-            await listener.lost()
-            await listener.back()
-            assert (await ask(served))[0] == "6.0"
-
-    run(work())
+    workers = Workers(environments=Environments(tmp_path / "cache"))
+    async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
+        made, listener = served
+        psutil.Process(made.pids()[0]).kill()
+        await listener.lost()
+        await listener.back()
+        assert (await ask(served))[0] == "6.0"
 
 
 def with_python(program: bytes) -> Callable[[Path], str]:
@@ -351,52 +324,43 @@ def text_file(path: Path) -> str:
         (with_python(WITHOUT_LIBRARIES), "does not run (status 127): libfoo.so not found"),
     ],
 )
-def test_each_failure_is_one_clear_error(tmp_path: Path, make: Callable[[Path], str], text: str) -> None:
+@on_loop
+async def test_each_failure_is_one_clear_error(tmp_path: Path, make: Callable[[Path], str], text: str) -> None:
     environment = make(tmp_path / "env")
-
-    async def work() -> None:
-        workers = Workers(environments=Environments(tmp_path / "cache"))
-        spec = model(tmp_path / "m", environment)
-        for attempt in (
-            workers.open(spec, "python", [InstanceSpec("m_0")], Recorder(), Arena("m", Budget(1 << 20))),
-            workers.describe(spec, "python"),
-        ):
-            with pytest.raises(EdgeServeError) as caught:
-                await attempt
-            assert str(caught.value).startswith("EXECUTION_ENV_PATH of model 'm': ")
-            assert text in str(caught.value)
-            assert "\n" not in str(caught.value)
-        assert workers.workers() == 0
-
-    run(work())
+    workers = Workers(environments=Environments(tmp_path / "cache"))
+    spec = model(tmp_path / "m", environment)
+    for attempt in (
+        workers.open(spec, "python", [InstanceSpec("m_0")], Recorder(), Arena("m", Budget(1 << 20))),
+        workers.describe(spec, "python"),
+    ):
+        with pytest.raises(EdgeServeError) as caught:
+            await attempt
+        assert str(caught.value).startswith("EXECUTION_ENV_PATH of model 'm': ")
+        assert text in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert workers.workers() == 0
 
 
-def test_a_missing_package_is_reported_at_load(tmp_path: Path) -> None:
+@on_loop
+async def test_a_missing_package_is_reported_at_load(tmp_path: Path) -> None:
     make_environment(tmp_path / "env")
-
-    async def work() -> None:
-        workers = Workers(environments=Environments(tmp_path / "cache"))
-        with pytest.raises(EdgeServeError, match="No module named 'clash'"):
-            async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))):
-                pass
-        assert workers.workers() == 0
-
-    run(work())
+    workers = Workers(environments=Environments(tmp_path / "cache"))
+    with pytest.raises(EdgeServeError, match="No module named 'clash'"):
+        async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))):
+            pass
+    assert workers.workers() == 0
 
 
-def test_an_environment_that_lost_a_package_is_checked_again(tmp_path: Path) -> None:
+@on_loop
+async def test_an_environment_that_lost_a_package_is_checked_again(tmp_path: Path) -> None:
     root = make_environment(tmp_path / "env")
     spec = model(tmp_path / "m", str(root))
-
-    async def work() -> None:
-        environments = Environments(tmp_path / "cache")
+    environments = Environments(tmp_path / "cache")
+    await environments.take(spec)
+    (numpy,) = root.glob("lib/python*/site-packages/numpy")
+    numpy.unlink()
+    with pytest.raises(EdgeServeError, match="NumPy"):
         await environments.take(spec)
-        (numpy,) = root.glob("lib/python*/site-packages/numpy")
-        numpy.unlink()
-        with pytest.raises(EdgeServeError, match="NumPy"):
-            await environments.take(spec)
-
-    run(work())
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from edge_serve.workers.memory import arena as arena_module
 from edge_serve.workers.memory.arena import Arena, Budget, Slot, trim_idle
 from edge_serve.workers.memory.extents import Extents
 from edge_serve.workers.memory.pages import PAGE, punch
+from tests.workers.harness import on_loop
 
 MIB = 1 << 20
 
@@ -119,32 +120,28 @@ def test_a_slot_that_skips_its_first_bytes_gives_back_all_pages(arena: Arena, bu
     assert arena.allocate(PAGE).offset == PAGE
 
 
-def test_out_of_budget_says_how_much_there_is(arena: Arena, budget: Budget) -> None:
-    async def story() -> None:
-        held = arena.allocate(budget.limit - PAGE)
-        with pytest.raises(Unavailable, match=f"{budget.limit - PAGE} of {budget.limit} bytes are in use"):
-            arena.allocate(PAGE + 1)
-        with pytest.raises(Unavailable):
-            arena.allocate(budget.limit + 1)
-        assert budget.refused == 1, "the other would never fit"
-        await ready(held)
-        held.release()
-        arena.allocate(budget.limit).release()
-
-    asyncio.run(story())
+@on_loop
+async def test_out_of_budget_says_how_much_there_is(arena: Arena, budget: Budget) -> None:
+    held = arena.allocate(budget.limit - PAGE)
+    with pytest.raises(Unavailable, match=f"{budget.limit - PAGE} of {budget.limit} bytes are in use"):
+        arena.allocate(PAGE + 1)
+    with pytest.raises(Unavailable):
+        arena.allocate(budget.limit + 1)
+    assert budget.refused == 1, "the other would never fit"
+    await ready(held)
+    held.release()
+    arena.allocate(budget.limit).release()
 
 
-def test_arenas_share_one_budget(arena: Arena, budget: Budget) -> None:
-    async def story() -> None:
-        other = Arena("n", budget, 64 * MIB)
-        held = other.allocate(60 * MIB)
-        with pytest.raises(Unavailable):
-            arena.allocate(8 * MIB)
-        await ready(held)
-        held.release()
-        other.close()
-
-    asyncio.run(story())
+@on_loop
+async def test_arenas_share_one_budget(arena: Arena, budget: Budget) -> None:
+    other = Arena("n", budget, 64 * MIB)
+    held = other.allocate(60 * MIB)
+    with pytest.raises(Unavailable):
+        arena.allocate(8 * MIB)
+    await ready(held)
+    held.release()
+    other.close()
 
 
 def test_a_full_arena_says_so_and_takes_nothing() -> None:
@@ -177,16 +174,14 @@ def test_memory_comes_before_the_first_write(arena: Arena) -> None:
     assert os.fstat(arena.fd).st_blocks * 512 == 3 * PAGE
 
 
-def test_a_large_slot_is_ready_later_and_a_warm_one_at_once(arena: Arena) -> None:
-    async def story() -> None:
-        slot = arena.allocate(16 * MIB)
-        assert not slot.is_ready
-        await ready(slot)
-        assert memory_of(arena) == 16 * MIB
-        slot.release()
-        assert arena.allocate(16 * MIB).is_ready
-
-    asyncio.run(story())
+@on_loop
+async def test_a_large_slot_is_ready_later_and_a_warm_one_at_once(arena: Arena) -> None:
+    slot = arena.allocate(16 * MIB)
+    assert not slot.is_ready
+    await ready(slot)
+    assert memory_of(arena) == 16 * MIB
+    slot.release()
+    assert arena.allocate(16 * MIB).is_ready
 
 
 def test_a_large_slot_without_memory_says_so_later(
@@ -208,7 +203,8 @@ def test_a_large_slot_without_memory_says_so_later(
 
 
 @pytest.mark.parametrize("size", [PAGE, 16 * MIB])
-def test_pages_whose_memory_was_refused_are_reserved_again_and_returned(
+@on_loop
+async def test_pages_whose_memory_was_refused_are_reserved_again_and_returned(
     arena: Arena, budget: Budget, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     reserve = os.posix_fallocate
@@ -227,22 +223,19 @@ def test_pages_whose_memory_was_refused_are_reserved_again_and_returned(
         slot.release()
         return slot.error is not None
 
-    async def story() -> None:
-        monkeypatch.setattr(os, "posix_fallocate", half)
-        assert await refused()
-        assert await refused()
-        reached = memory_of(arena)
-        assert reached == (0 if size == PAGE else 8 * MIB)
-        assert await arena.trim() == size
-        assert (memory_of(arena), budget.used, budget.warm) == (0, 0, set())
-        assert await refused()
-        monkeypatch.setattr(os, "posix_fallocate", reserve)
-        slot = arena.allocate(size)
-        await ready(slot)
-        assert memory_of(arena) == size
-        slot.release()
-
-    asyncio.run(story())
+    monkeypatch.setattr(os, "posix_fallocate", half)
+    assert await refused()
+    assert await refused()
+    reached = memory_of(arena)
+    assert reached == (0 if size == PAGE else 8 * MIB)
+    assert await arena.trim() == size
+    assert (memory_of(arena), budget.used, budget.warm) == (0, 0, set())
+    assert await refused()
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    slot = arena.allocate(size)
+    await ready(slot)
+    assert memory_of(arena) == size
+    slot.release()
 
 
 @pytest.mark.parametrize(("states", "first"), [("1041", 1), ("1401", 1), ("1114", 3), ("1140", 2), ("123", 3)])
@@ -260,51 +253,47 @@ def test_a_slot_reserves_from_its_first_page_without_memory_on(
     assert reserved == [(first * PAGE, (4 - first) * PAGE)]
 
 
-def test_pages_that_the_kernel_did_not_take_are_reserved_again_and_returned_later(
+@on_loop
+async def test_pages_that_the_kernel_did_not_take_are_reserved_again_and_returned_later(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(fd: int, runs: list[tuple[int, int]]) -> None:
         punch(fd, [(runs[0][0], runs[0][1] // 2)])
         raise OSError(errno.EIO, "Input/output error")
 
-    async def story() -> None:
-        arena.allocate(MIB).release()
-        arena.age()
-        arena.age()
-        with monkeypatch.context() as patch:
-            patch.setattr(arena_module, "punch", fail)
-            with pytest.raises(OSError, match="Input/output error"):
-                await arena.trim()
-        assert memory_of(arena) == MIB // 2
-        slot = arena.allocate(MIB // 4)
-        assert memory_of(arena) == MIB // 4 * 3
-        assert await arena.trim() == MIB // 4 * 3
-        assert memory_of(arena) == MIB // 4
-        slot.release()
-
-    asyncio.run(story())
+    arena.allocate(MIB).release()
+    arena.age()
+    arena.age()
+    with monkeypatch.context() as patch:
+        patch.setattr(arena_module, "punch", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            await arena.trim()
+    assert memory_of(arena) == MIB // 2
+    slot = arena.allocate(MIB // 4)
+    assert memory_of(arena) == MIB // 4 * 3
+    assert await arena.trim() == MIB // 4 * 3
+    assert memory_of(arena) == MIB // 4
+    slot.release()
 
 
-def test_a_machine_without_threads_still_has_slots_and_gets_its_memory_back(
+@on_loop
+async def test_a_machine_without_threads_still_has_slots_and_gets_its_memory_back(
     arena: Arena, budget: Budget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def story() -> None:
-        monkeypatch.setattr(bulk_copy, "_threads", Threads("test", 1))
-        monkeypatch.setattr(threading.Thread, "start", fail)
-        for _ in range(2 * budget.limit // (16 * MIB)):
-            slot = arena.allocate(16 * MIB)
-            assert slot.is_ready
-            slot.release()
-        arena.age()
-        arena.age()
-        assert await arena.trim() == 16 * MIB
-        arena.close()
-        assert (budget.used, arena._file) == (0, -1)
-
-    asyncio.run(story())
+    monkeypatch.setattr(bulk_copy, "_threads", Threads("test", 1))
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    for _ in range(2 * budget.limit // (16 * MIB)):
+        slot = arena.allocate(16 * MIB)
+        assert slot.is_ready
+        slot.release()
+    arena.age()
+    arena.age()
+    assert await arena.trim() == 16 * MIB
+    arena.close()
+    assert (budget.used, arena._file) == (0, -1)
 
 
 def test_acquired_pieces_keep_their_pages_beyond_the_slots(arena: Arena, budget: Budget) -> None:
@@ -337,68 +326,60 @@ def test_a_closed_arena_returns_its_memory_once_acquired_pieces_are_released(are
     assert (budget.used, arena._file) == (0, -1)
 
 
-def test_a_slot_that_is_released_while_it_is_populated_is_free_after_that(arena: Arena, budget: Budget) -> None:
-    async def story() -> None:
-        called: list[bool] = []
-        slot = arena.allocate(16 * MIB)
-        slot.when_ready(lambda: called.append(True))
-        slot.release()
-        slot.release()
-        assert budget.used == 16 * MIB, "the thread writes there"
-        while budget.used:
-            await asyncio.sleep(0.001)
-        assert not called
-
-    asyncio.run(story())
+@on_loop
+async def test_a_slot_that_is_released_while_it_is_populated_is_free_after_that(arena: Arena, budget: Budget) -> None:
+    called: list[bool] = []
+    slot = arena.allocate(16 * MIB)
+    slot.when_ready(lambda: called.append(True))
+    slot.release()
+    slot.release()
+    assert budget.used == 16 * MIB, "the thread writes there"
+    while budget.used:
+        await asyncio.sleep(0.001)
+    assert not called
 
 
-def test_trim_returns_what_was_idle_for_two_periods(arena: Arena) -> None:
-    async def story() -> None:
-        slot = arena.allocate(MIB)
-        kept = arena.allocate(PAGE)
-        slot.release()
-        arena.age()
-        assert await arena.trim() == 0, "used in the period before"
-        arena.age()
-        assert await arena.trim() == MIB
-        assert memory_of(arena) == PAGE
-        again = arena.allocate(MIB)
-        assert again.offset == slot.offset
-        assert not any(again.view[:PAGE])
-        assert kept.view is not None
-
-    asyncio.run(story())
+@on_loop
+async def test_trim_returns_what_was_idle_for_two_periods(arena: Arena) -> None:
+    slot = arena.allocate(MIB)
+    kept = arena.allocate(PAGE)
+    slot.release()
+    arena.age()
+    assert await arena.trim() == 0, "used in the period before"
+    arena.age()
+    assert await arena.trim() == MIB
+    assert memory_of(arena) == PAGE
+    again = arena.allocate(MIB)
+    assert again.offset == slot.offset
+    assert not any(again.view[:PAGE])
+    assert kept.view is not None
 
 
-def test_trim_leaves_what_was_used_in_between(arena: Arena) -> None:
-    async def story() -> None:
-        arena.allocate(MIB).release()
-        arena.age()
-        arena.allocate(MIB).release()
-        arena.age()
-        assert await arena.trim() == 0
-        assert memory_of(arena) == MIB
-
-    asyncio.run(story())
+@on_loop
+async def test_trim_leaves_what_was_used_in_between(arena: Arena) -> None:
+    arena.allocate(MIB).release()
+    arena.age()
+    arena.allocate(MIB).release()
+    arena.age()
+    assert await arena.trim() == 0
+    assert memory_of(arena) == MIB
 
 
-def test_pages_that_a_thread_returns_are_not_assigned_until_it_is_done(arena: Arena, budget: Budget) -> None:
-    async def story() -> None:
-        slot = arena.allocate(16 * MIB)
-        await ready(slot)
-        slot.release()
-        arena.age()
-        arena.age()
-        trimming = asyncio.ensure_future(arena.trim(4 * MIB))
-        await asyncio.sleep(0)
-        assert arena.used_bytes == 4 * MIB, "withdrawn"
-        assert arena.allocate(PAGE).offset >= 4 * MIB
-        assert await trimming == 16 * MIB - PAGE
-        assert memory_of(arena) == PAGE
-        assert arena.used_bytes == PAGE
-        arena._extents._check()
-
-    asyncio.run(story())
+@on_loop
+async def test_pages_that_a_thread_returns_are_not_assigned_until_it_is_done(arena: Arena, budget: Budget) -> None:
+    slot = arena.allocate(16 * MIB)
+    await ready(slot)
+    slot.release()
+    arena.age()
+    arena.age()
+    trimming = asyncio.ensure_future(arena.trim(4 * MIB))
+    await asyncio.sleep(0)
+    assert arena.used_bytes == 4 * MIB, "withdrawn"
+    assert arena.allocate(PAGE).offset >= 4 * MIB
+    assert await trimming == 16 * MIB - PAGE
+    assert memory_of(arena) == PAGE
+    assert arena.used_bytes == PAGE
+    arena._extents._check()
 
 
 def test_an_arena_without_memory_costs_nearly_none() -> None:
@@ -412,25 +393,23 @@ def test_an_arena_without_memory_costs_nearly_none() -> None:
         arena.close()
 
 
-def test_memory_of_any_size_is_returned_within_two_seconds() -> None:
-    async def story() -> None:
-        budget = Budget(1 << 30)
-        arenas = [Arena(f"m{i}", budget) for i in range(2)]
-        trimming = asyncio.ensure_future(trim_idle(budget))
-        slots = [arena.allocate(200 * MIB) for arena in arenas]
-        for slot in slots:
-            await ready(slot)
-            slot.release()
-        began = time.monotonic()
-        while any(map(memory_of, arenas)):
-            await asyncio.sleep(0.01)
-        assert time.monotonic() - began < 2
-        assert not budget.warm
-        trimming.cancel()
-        for arena in arenas:
-            arena.close()
-
-    asyncio.run(story())
+@on_loop
+async def test_memory_of_any_size_is_returned_within_two_seconds() -> None:
+    budget = Budget(1 << 30)
+    arenas = [Arena(f"m{i}", budget) for i in range(2)]
+    trimming = asyncio.ensure_future(trim_idle(budget))
+    slots = [arena.allocate(200 * MIB) for arena in arenas]
+    for slot in slots:
+        await ready(slot)
+        slot.release()
+    began = time.monotonic()
+    while any(map(memory_of, arenas)):
+        await asyncio.sleep(0.01)
+    assert time.monotonic() - began < 2
+    assert not budget.warm
+    trimming.cancel()
+    for arena in arenas:
+        arena.close()
 
 
 def test_a_worker_cannot_change_the_size(arena: Arena) -> None:

@@ -21,7 +21,7 @@ from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.regions import SharedMemoryRegions
 from edge_serve.workers.wire.frames import FrameKind, parse_header
 from edge_serve.workers.wire.layout import OFFSET_BITS, TENSOR
-from tests.workers.harness import config, request, run, serving, values
+from tests.workers.harness import config, on_loop, request, run, serving, values
 
 COUNT = 100_000
 
@@ -39,33 +39,31 @@ def mapped(pid: int, name: str) -> list[str]:
     return [line.split()[1] for line in lines if f"edge-serve:{name}" in line]
 
 
-def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=COUNT)) as served:
-            other = Arena("other", Budget(1 << 24))
-            for number in range(3):
-                slot, tensor = lent(other, number)
-                used = served.arena.used_bytes
-                batch = served.send(InferRequest("echo", inputs=[tensor]))
-                pending = served.model._placed[0].placement.channels()[0]._pending[batch]
-                assert not pending.copies
-                expected = pending.slot.capacity if pending.slot is not None else 0
-                assert served.arena.used_bytes - used == -(-expected // mmap.PAGESIZE) * mmap.PAGESIZE
-                reply = await served.listener.reply()
-                assert values(reply.replies[0])[-1] == COUNT - 1 + number
-                assert reply.lease is not None
-                reply.lease.release()
-                slot.release()
-            (pid,) = served.model.pids()
-            assert mapped(pid, "other") == ["r--s"]
+@on_loop
+async def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None:
+    async with serving(tmp_path, config(dims=COUNT)) as served:
+        other = Arena("other", Budget(1 << 24))
+        for number in range(3):
+            slot, tensor = lent(other, number)
+            used = served.arena.used_bytes
+            batch = served.send(InferRequest("echo", inputs=[tensor]))
+            pending = served.model._placed[0].placement.channels()[0]._pending[batch]
+            assert not pending.copies
+            expected = pending.slot.capacity if pending.slot is not None else 0
+            assert served.arena.used_bytes - used == -(-expected // mmap.PAGESIZE) * mmap.PAGESIZE
+            reply = await served.listener.reply()
+            assert values(reply.replies[0])[-1] == COUNT - 1 + number
+            assert reply.lease is not None
+            reply.lease.release()
+            slot.release()
+        (pid,) = served.model.pids()
+        assert mapped(pid, "other") == ["r--s"]
 
-            other.close()
+        other.close()
 
-            small = InferRequest("echo", inputs=[InferTensor("INPUT0", DataType.INT32, (1, 1), bytes(4))])
-            while mapped(pid, "other"):
-                await served.ask(small)
-
-    run(work())
+        small = InferRequest("echo", inputs=[InferTensor("INPUT0", DataType.INT32, (1, 1), bytes(4))])
+        while mapped(pid, "other"):
+            await served.ask(small)
 
 
 def test_a_worker_that_has_no_descriptor_left_for_an_arena_ends_and_comes_back(
@@ -92,24 +90,22 @@ def test_a_worker_that_has_no_descriptor_left_for_an_arena_ends_and_comes_back(
     run(work())
 
 
-def test_a_worker_that_was_started_again_is_lent_the_arena_again(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=COUNT)) as served:
-            other = Arena("other", Budget(1 << 24))
-            slot, tensor = lent(other)
-            for _ in range(2):
-                reply = await served.ask(InferRequest("echo", inputs=[tensor]))
-                assert values(reply.replies[0])[-1] == COUNT - 1
-                assert reply.lease is not None
-                reply.lease.release()
-                os.kill(served.model.pids()[0], 9)
-                await served.listener.lost()
-                await served.listener.back()
-            assert len(other.on_close) == 0
-            slot.release()
-            other.close()
-
-    run(work())
+@on_loop
+async def test_a_worker_that_was_started_again_is_lent_the_arena_again(tmp_path: Path) -> None:
+    async with serving(tmp_path, config(dims=COUNT)) as served:
+        other = Arena("other", Budget(1 << 24))
+        slot, tensor = lent(other)
+        for _ in range(2):
+            reply = await served.ask(InferRequest("echo", inputs=[tensor]))
+            assert values(reply.replies[0])[-1] == COUNT - 1
+            assert reply.lease is not None
+            reply.lease.release()
+            os.kill(served.model.pids()[0], 9)
+            await served.listener.lost()
+            await served.listener.back()
+        assert len(other.on_close) == 0
+        slot.release()
+        other.close()
 
 
 @pytest.fixture

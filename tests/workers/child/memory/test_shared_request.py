@@ -20,7 +20,7 @@ from edge_serve.workers.front.frames.batch import insert_stored
 from edge_serve.workers.front.process import exit_reason
 from edge_serve.workers.memory.regions import SharedMemoryRegions
 from edge_serve.workers.wire.frames import FrameError
-from tests.workers.harness import config, request, run, serving, survives, values
+from tests.workers.harness import config, on_loop, request, serving, survives, values
 
 COUNT = 100_000
 NBYTES = 4 * COUNT
@@ -81,104 +81,96 @@ def refusal(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize("count", [4, COUNT])
-def test_tensors_are_read_and_written_in_the_clients_memory(tmp_path: Path, client: Client, count: int) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1)) as served:
-            for first in (0, 7):
-                client.put(first.to_bytes(4, "little"))
-                answer = await served.ask(client.request(count))
-                (output,) = answer.replies[0].outputs
-                assert (output.name, output.shape, len(output.data)) == ("OUTPUT0", (1, count), 4 * count)
-                assert is_unseen(output.data)
-                assert client.numbers(OUT, count) == [first, *range(1, count)]
-                assert answer.lease is None
-            (pid,) = served.model.pids()
-            assert set(mappings(pid, client.path)) == ({"r--s", "rw-s", "fd"} if count == COUNT else {"fd"})
-            assert mappings(os.getpid(), client.path) == ["fd"]
+@on_loop
+async def test_tensors_are_read_and_written_in_the_clients_memory(tmp_path: Path, client: Client, count: int) -> None:
+    async with serving(tmp_path, config(dims=-1)) as served:
+        for first in (0, 7):
+            client.put(first.to_bytes(4, "little"))
+            answer = await served.ask(client.request(count))
+            (output,) = answer.replies[0].outputs
+            assert (output.name, output.shape, len(output.data)) == ("OUTPUT0", (1, count), 4 * count)
+            assert is_unseen(output.data)
+            assert client.numbers(OUT, count) == [first, *range(1, count)]
+            assert answer.lease is None
+        (pid,) = served.model.pids()
+        assert set(mappings(pid, client.path)) == ({"r--s", "rw-s", "fd"} if count == COUNT else {"fd"})
+        assert mappings(os.getpid(), client.path) == ["fd"]
 
-            client.regions.unregister("")
-            gc.collect()
-            while mappings(pid, client.path):
-                await served.ask(request())
-            assert mappings(os.getpid(), client.path) == []
-
-    run(work())
+        client.regions.unregister("")
+        gc.collect()
+        while mappings(pid, client.path):
+            await served.ask(request())
+        assert mappings(os.getpid(), client.path) == []
 
 
-def test_other_tensors_of_the_request_travel_as_ever(tmp_path: Path, client: Client) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=COUNT)) as served:
-            row = np.arange(COUNT, dtype="<i4").reshape(1, -1)
-            asked = client.request()
-            asked.inputs.append(InferTensor("INPUT1", DataType.INT32, (1, COUNT), (row + 1).tobytes()))
-            asked.outputs.insert(0, RequestedOutput("OUTPUT1"))
+@on_loop
+async def test_other_tensors_of_the_request_travel_as_ever(tmp_path: Path, client: Client) -> None:
+    async with serving(tmp_path, config(dims=COUNT)) as served:
+        row = np.arange(COUNT, dtype="<i4").reshape(1, -1)
+        asked = client.request()
+        asked.inputs.append(InferTensor("INPUT1", DataType.INT32, (1, COUNT), (row + 1).tobytes()))
+        asked.outputs.insert(0, RequestedOutput("OUTPUT1"))
 
-            answer = await served.ask(asked, request(row))
+        answer = await served.ask(asked, request(row))
 
-            first, second = answer.replies
-            assert [tensor.name for tensor in first.outputs] == ["OUTPUT0", "OUTPUT1"]
-            assert is_unseen(first.outputs[0].data)
-            assert values(first, 1)[-1] == COUNT
-            assert client.numbers(OUT, COUNT)[-1] == COUNT - 1
-            assert values(second)[-1] == COUNT - 1
-            assert answer.lease is not None
-            answer.lease.release()
-
-    run(work())
+        first, second = answer.replies
+        assert [tensor.name for tensor in first.outputs] == ["OUTPUT0", "OUTPUT1"]
+        assert is_unseen(first.outputs[0].data)
+        assert values(first, 1)[-1] == COUNT
+        assert client.numbers(OUT, COUNT)[-1] == COUNT - 1
+        assert values(second)[-1] == COUNT - 1
+        assert answer.lease is not None
+        answer.lease.release()
 
 
-def test_the_error_of_an_output_that_does_not_fit_has_the_clients_name(tmp_path: Path, client: Client) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1)) as served:
-            answer = await served.ask(client.request(4, 15), client.request(4, 16, OUT + 16))
-            small, enough = answer.replies
-            assert small.error is not None
-            assert small.error.http_status == 500
-            assert small.error.message == (
-                "shared memory size specified with the request for output 'OUT' (15 bytes) should be at least 16 bytes "
-                "to hold the results"
-            )
-            assert client.numbers(OUT, 4) == [0, 0, 0, 0]
-            assert client.numbers(OUT + 16, 4) == [0, 1, 2, 3]
-            assert enough.error is None
-
-    run(work())
+@on_loop
+async def test_the_error_of_an_output_that_does_not_fit_has_the_clients_name(tmp_path: Path, client: Client) -> None:
+    async with serving(tmp_path, config(dims=-1)) as served:
+        answer = await served.ask(client.request(4, 15), client.request(4, 16, OUT + 16))
+        small, enough = answer.replies
+        assert small.error is not None
+        assert small.error.http_status == 500
+        assert small.error.message == (
+            "shared memory size specified with the request for output 'OUT' (15 bytes) should be at least 16 bytes "
+            "to hold the results"
+        )
+        assert client.numbers(OUT, 4) == [0, 0, 0, 0]
+        assert client.numbers(OUT + 16, 4) == [0, 1, 2, 3]
+        assert enough.error is None
 
 
-def test_a_file_that_became_smaller_fails_its_requests_only(tmp_path: Path, client: Client) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1)) as served:
-            await served.ask(client.request())
-            (pid,) = served.model.pids()
-            os.truncate(client.path, 64)
-            for count in (32, COUNT):
-                answer = await served.ask(client.request(count, out=None), request())
-                assert "has 64 bytes now" in refusal(answer.replies[0])
-                assert values(answer.replies[1]) == list(range(16))
-            answer = await served.ask(client.request(4))
-            assert f"has 64 bytes now, {OUT + 16} are needed" in refusal(answer.replies[0])
-            assert os.path.getsize(client.path) == 64
-            assert served.model.pids() == [pid]
-
-    run(work())
+@on_loop
+async def test_a_file_that_became_smaller_fails_its_requests_only(tmp_path: Path, client: Client) -> None:
+    async with serving(tmp_path, config(dims=-1)) as served:
+        await served.ask(client.request())
+        (pid,) = served.model.pids()
+        os.truncate(client.path, 64)
+        for count in (32, COUNT):
+            answer = await served.ask(client.request(count, out=None), request())
+            assert "has 64 bytes now" in refusal(answer.replies[0])
+            assert values(answer.replies[1]) == list(range(16))
+        answer = await served.ask(client.request(4))
+        assert f"has 64 bytes now, {OUT + 16} are needed" in refusal(answer.replies[0])
+        assert os.path.getsize(client.path) == 64
+        assert served.model.pids() == [pid]
 
 
-def test_a_file_that_shrinks_while_it_is_read_ends_the_worker_and_nothing_else(tmp_path: Path, client: Client) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1)) as served:
-            batch = served.send(client.request(out=None, do="until_cancelled"))
-            (pid,) = served.model.pids()
-            while "r--s" not in mappings(pid, client.path):  # made after the file was measured
-                await asyncio.sleep(0.001)
-            os.truncate(client.path, 0)
-            served.model.cancel(0, batch, 0)
-            lost = await served.listener.lost()
-            assert "SIGBUS" in lost.message
-            await survives(served)
-            os.truncate(client.path, 1 << 20)
-            assert (await served.ask(client.request())).replies[0].error is None
-
-    run(work())
+@on_loop
+async def test_a_file_that_shrinks_while_it_is_read_ends_the_worker_and_nothing_else(
+    tmp_path: Path, client: Client
+) -> None:
+    async with serving(tmp_path, config(dims=-1)) as served:
+        batch = served.send(client.request(out=None, do="until_cancelled"))
+        (pid,) = served.model.pids()
+        while "r--s" not in mappings(pid, client.path):  # made after the file was measured
+            await asyncio.sleep(0.001)
+        os.truncate(client.path, 0)
+        served.model.cancel(0, batch, 0)
+        lost = await served.listener.lost()
+        assert "SIGBUS" in lost.message
+        await survives(served)
+        os.truncate(client.path, 1 << 20)
+        assert (await served.ask(client.request())).replies[0].error is None
 
 
 def test_sigbus_is_explained() -> None:
@@ -201,67 +193,59 @@ BAD_STRINGS = [
 ]  # fmt: skip
 
 
-def test_strings_are_checked_in_the_worker(tmp_path: Path, client: Client) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1, datatype="TYPE_STRING")) as served:
-            client.put(STRINGS)
-            good = client.input(DataType.BYTES, (1, 3), 0, len(STRINGS))
-            outputs = [RequestedOutput("OUTPUT0", place=client.regions.find("r", OUT, 100))]
-            for shape, size, text in BAD_STRINGS:
-                client.put(bytes(len(STRINGS)), OUT)
-                bad = client.input(DataType.BYTES, shape, 0, size)
-                answer = await served.ask(
-                    InferRequest("echo", id="7", inputs=[bad], shared=True),
-                    InferRequest("echo", inputs=[good], outputs=outputs, shared=True),
-                )
-                assert refusal(answer.replies[0]) == text
-                assert answer.replies[1].error is None
-                assert client.path.read_bytes()[OUT : OUT + len(STRINGS)] == STRINGS
-
-    run(work())
+@on_loop
+async def test_strings_are_checked_in_the_worker(tmp_path: Path, client: Client) -> None:
+    async with serving(tmp_path, config(dims=-1, datatype="TYPE_STRING")) as served:
+        client.put(STRINGS)
+        good = client.input(DataType.BYTES, (1, 3), 0, len(STRINGS))
+        outputs = [RequestedOutput("OUTPUT0", place=client.regions.find("r", OUT, 100))]
+        for shape, size, text in BAD_STRINGS:
+            client.put(bytes(len(STRINGS)), OUT)
+            bad = client.input(DataType.BYTES, shape, 0, size)
+            answer = await served.ask(
+                InferRequest("echo", id="7", inputs=[bad], shared=True),
+                InferRequest("echo", inputs=[good], outputs=outputs, shared=True),
+            )
+            assert refusal(answer.replies[0]) == text
+            assert answer.replies[1].error is None
+            assert client.path.read_bytes()[OUT : OUT + len(STRINGS)] == STRINGS
 
 
-def test_a_row_of_a_sequence_that_cannot_be_read_keeps_its_place(tmp_path: Path, client: Client) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1)) as served:
-            rows = [client.request(COUNT, out=None), request(range(COUNT))]
-            for slot, one in enumerate(rows):
-                one.sequence_slot = slot
-            os.truncate(client.path, 64)
-            answer = await served.ask(*rows)
-            assert "has 64 bytes now" in refusal(answer.replies[0])
-            assert values(answer.replies[1])[-1] == COUNT - 1
-            assert answer.lease is not None
-            answer.lease.release()
-
-    run(work())
+@on_loop
+async def test_a_row_of_a_sequence_that_cannot_be_read_keeps_its_place(tmp_path: Path, client: Client) -> None:
+    async with serving(tmp_path, config(dims=-1)) as served:
+        rows = [client.request(COUNT, out=None), request(range(COUNT))]
+        for slot, one in enumerate(rows):
+            one.sequence_slot = slot
+        os.truncate(client.path, 64)
+        answer = await served.ask(*rows)
+        assert "has 64 bytes now" in refusal(answer.replies[0])
+        assert values(answer.replies[1])[-1] == COUNT - 1
+        assert answer.lease is not None
+        answer.lease.release()
 
 
-def test_each_response_of_a_decoupled_model_is_written(tmp_path: Path, client: Client) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1, decoupled=True)) as served:
-            served.send(client.request(do="partials", times=2))
-            for number in range(2):
-                kind, _, (_, _, reply, final, lease) = await served.listener.next()
-                assert (kind, final, lease) == ("partial", number == 1, None)
-                assert is_unseen(reply.outputs[0].data)
-                assert reply.parameters["number"] == number
-            assert client.numbers(OUT, COUNT)[-1] == COUNT - 1
-            await served.listener.reply()
-
-    run(work())
+@on_loop
+async def test_each_response_of_a_decoupled_model_is_written(tmp_path: Path, client: Client) -> None:
+    async with serving(tmp_path, config(dims=-1, decoupled=True)) as served:
+        served.send(client.request(do="partials", times=2))
+        for number in range(2):
+            kind, _, (_, _, reply, final, lease) = await served.listener.next()
+            assert (kind, final, lease) == ("partial", number == 1, None)
+            assert is_unseen(reply.outputs[0].data)
+            assert reply.parameters["number"] == number
+        assert client.numbers(OUT, COUNT)[-1] == COUNT - 1
+        await served.listener.reply()
 
 
-def test_a_worker_that_was_started_again_gets_the_region_again(tmp_path: Path, client: Client) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, config(dims=-1)) as served:
-            for _ in range(2):
-                assert (await served.ask(client.request())).replies[0].error is None
-                os.kill(served.model.pids()[0], 9)
-                await served.listener.lost()
-                await served.listener.back()
-
-    run(work())
+@on_loop
+async def test_a_worker_that_was_started_again_gets_the_region_again(tmp_path: Path, client: Client) -> None:
+    async with serving(tmp_path, config(dims=-1)) as served:
+        for _ in range(2):
+            assert (await served.ask(client.request())).replies[0].error is None
+            os.kill(served.model.pids()[0], 9)
+            await served.listener.lost()
+            await served.listener.back()
 
 
 @pytest.mark.parametrize("fault", [OSError("no such thing"), MemoryError()])
