@@ -28,7 +28,7 @@ from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, CodecJob, Encoded, Refused
 from edge_serve.workers.memory import arena as arena_module
 from edge_serve.workers.memory.arena import Arena, Budget
-from tests.workers.harness import PATIENCE, run
+from tests.workers.harness import PATIENCE, on_loop
 
 SIGNATURE = Signature(
     "m",
@@ -128,16 +128,6 @@ async def scene(budget: int = 64 << 20, **settings: Any) -> AsyncIterator[Scene]
 
 
 Story = Callable[[Scene], Awaitable[None]]
-
-
-def play(story: Story, **settings: Any) -> None:
-    """Run a story with a codec of its own."""
-
-    async def told() -> None:
-        async with scene(**settings) as here:
-            await story(here)
-
-    run(told())
 
 
 @pytest.fixture(scope="module")
@@ -349,15 +339,14 @@ def test_a_body_that_cannot_be_inflated_or_cut_is_refused_before_the_request(
     together(story)
 
 
-def test_a_request_without_memory_for_its_tensors_is_refused_and_the_process_survives() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_a_request_without_memory_for_its_tensors_is_refused_and_the_process_survives() -> None:
+    async with scene(budget=512 * 1024) as here:
         pid = await here.pid()
         with pytest.raises(Unavailable, match="tensor memory"):
             await here.decode(here.body(short_numbers(100_000)))
         assert here.budget.used == 0
         assert await here.pid() == pid
-
-    play(story, budget=512 * 1024)
 
 
 # ---- replies ------------------------------------------------------------------------------------------------------
@@ -476,19 +465,19 @@ def test_a_reply_that_cannot_be_written_is_an_error(together: Callable[[Story], 
 # ---- processes ----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_job_starts_a_process_and_an_idle_process_is_closed() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_the_first_job_starts_a_process_and_an_idle_process_is_closed() -> None:
+    async with scene(idle_seconds=0.05) as here:
         assert here.codec.pids() == []
         pid = await here.pid()
         await until(lambda: not here.codec.pids())
         await until(lambda: not os.path.exists(f"/proc/{pid}"))
         assert await here.pid() != pid
 
-    play(story, idle_seconds=0.05)
 
-
-def test_jobs_share_few_processes_and_one_process_does_many() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_jobs_share_few_processes_and_one_process_does_many() -> None:
+    async with scene() as here:
         seen: set[int] = set()
         for _ in range(12):
             here.start(here.body(numbers(500), in_arena=False))
@@ -501,11 +490,10 @@ def test_jobs_share_few_processes_and_one_process_does_many() -> None:
             assert plain(request) == plain(in_loop(numbers(500)))
             request.lease.release()
 
-    play(story)
 
-
-def test_a_killed_process_fails_its_job_alone() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_a_killed_process_fails_its_job_alone() -> None:
+    async with scene(most=1) as here:
         pid = await here.pid()
         os.kill(pid, signal.SIGSTOP)
         here.start(here.body(numbers(10)))
@@ -520,11 +508,10 @@ def test_a_killed_process_fails_its_job_alone() -> None:
         assert plain(request) == plain(in_loop(numbers(20)))
         request.lease.release()
 
-    play(story, most=1)
 
-
-def test_a_process_that_dies_before_it_is_up_fails_its_job_alone() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_a_process_that_dies_before_it_is_up_fails_its_job_alone() -> None:
+    async with scene(most=1) as here:
         for count in (10, 20):
             here.start(here.body(numbers(count)))
         (pid,) = here.codec.pids()
@@ -536,50 +523,48 @@ def test_a_process_that_dies_before_it_is_up_fails_its_job_alone() -> None:
         assert plain(request) == plain(in_loop(numbers(20)))
         request.lease.release()
 
-    play(story, most=1)
 
-
-def test_jobs_fail_when_no_process_can_be_started_and_the_next_one_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_jobs_fail_when_no_process_can_be_started_and_the_next_one_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_fork(*args: Any, **options: Any) -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    async def story(here: Scene) -> None:
+    async with scene() as here:
         with monkeypatch.context() as patch:
             patch.setattr(subprocess, "Popen", no_fork)
             with pytest.raises(Unavailable, match="cannot start worker codec"):
                 await here.decode(here.body(numbers(10)))
         await here.pid()
 
-    play(story)
 
-
-def test_a_callback_that_raises_costs_neither_the_process_nor_other_jobs() -> None:
+@on_loop
+async def test_a_callback_that_raises_costs_neither_the_process_nor_other_jobs() -> None:
     def broken(outcome: InferRequest | Refused) -> None:
         assert isinstance(outcome, InferRequest)
         assert outcome.lease is not None
         outcome.lease.release()
         raise ValueError("a fault of the caller")
 
-    async def story(here: Scene) -> None:
+    async with scene(most=1) as here:
         pid = await here.pid()
         here.codec.decode(here.body(numbers(10)), broken)
         assert await here.pid() == pid
 
-    play(story, most=1)
 
-
-def test_a_job_that_takes_too_long_ends_its_process() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_a_job_that_takes_too_long_ends_its_process() -> None:
+    async with scene(job_seconds=0.3) as here:
         os.kill(await here.pid(), signal.SIGSTOP)
         with pytest.raises(Unavailable, match=r"a job took longer than 0\.3 s"):
             await here.decode(here.body(numbers(10)))
         await here.pid()
 
-    play(story, job_seconds=0.3)
 
-
-def test_a_waiting_job_is_cancelled_at_once() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_a_waiting_job_is_cancelled_at_once() -> None:
+    async with scene(most=1) as here:
         first = here.start(here.body(numbers(10)))
         second = here.start(here.body(numbers(20)))
         second.cancel()
@@ -589,11 +574,10 @@ def test_a_waiting_job_is_cancelled_at_once() -> None:
         assert plain(here.told[1]) == plain(in_loop(numbers(10)))
         here.told[1].lease.release()
 
-    play(story, most=1)
 
-
-def test_a_cancelled_job_keeps_its_memory_while_its_process_works() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_a_cancelled_job_keeps_its_memory_while_its_process_works() -> None:
+    async with scene() as here:
         pid = await here.pid()
         os.kill(pid, signal.SIGSTOP)
         job = here.start(here.body(numbers(10)))
@@ -606,11 +590,10 @@ def test_a_cancelled_job_keeps_its_memory_while_its_process_works() -> None:
         assert [type(refused.error) for refused in here.told] == [Cancelled]
         assert here.budget.used == 0
 
-    play(story)
 
-
-def test_stop_fails_all_jobs() -> None:
-    async def story(here: Scene) -> None:
+@on_loop
+async def test_stop_fails_all_jobs() -> None:
+    async with scene(most=1) as here:
         os.kill(await here.pid(), signal.SIGSTOP)
         for count in (1, 2):
             here.start(here.body(numbers(count)))
@@ -619,8 +602,6 @@ def test_stop_fails_all_jobs() -> None:
 
         assert [type(refused.error) for refused in here.told] == [Unavailable] * 3
         assert [refused.error.message for refused in here.told].count("Server exiting") == 2
-
-    play(story, most=1)
 
 
 def test_a_codec_without_memory_refuses_the_job_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from edge_serve.workers.front.frame_socket import GRACE, FrameSocket
 from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, VERSION, frame
+from tests.workers.harness import on_loop
 
 FRAMES = [frame(2, 7, b"one", 1), frame(5, 8), frame(27, 9, b"three" * 100, 2)]
 KNOWN = [(2, 1, 7, b"one"), (5, 0, 8, b""), (27, 2, 9, b"three" * 100)]
@@ -42,21 +44,20 @@ class Scene:
             await asyncio.sleep(0)
 
 
-def run(work: Callable[[Scene], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        scene = Scene()
-        try:
-            await asyncio.wait_for(work(scene), 10)
-        finally:
-            scene.socket.close()
-            scene.theirs.close()
-
-    asyncio.run(limited())
+@asynccontextmanager
+async def scene_of_socket() -> AsyncIterator[Scene]:
+    made = Scene()
+    try:
+        yield made
+    finally:
+        made.socket.close()
+        made.theirs.close()
 
 
 @pytest.mark.parametrize("size", [1, 3, HEADER_SIZE, HEADER_SIZE + 1, 1000])
-def test_frames_are_found_in_pieces_of_any_size(size: int) -> None:
-    async def work(scene: Scene) -> None:
+@on_loop
+async def test_frames_are_found_in_pieces_of_any_size(size: int) -> None:
+    async with scene_of_socket() as scene:
         data = b"".join(FRAMES)
         for at in range(0, len(data), size):
             scene.theirs.sendall(data[at : at + size])
@@ -66,8 +67,6 @@ def test_frames_are_found_in_pieces_of_any_size(size: int) -> None:
         assert scene.frames == KNOWN
         assert scene.broken == []
 
-    run(work)
-
 
 @pytest.mark.parametrize(
     ("data", "reason"),
@@ -76,29 +75,28 @@ def test_frames_are_found_in_pieces_of_any_size(size: int) -> None:
         (frame(1), "a message from it cannot be handled: RuntimeError: no such batch"),
     ],
 )
-def test_a_bad_frame_breaks_the_channel(data: bytes, reason: str) -> None:
-    async def work(scene: Scene) -> None:
+@on_loop
+async def test_a_bad_frame_breaks_the_channel(data: bytes, reason: str) -> None:
+    async with scene_of_socket() as scene:
         scene.theirs.sendall(data)
         await scene.settle()
         ((found, grace),) = scene.broken
         assert found.startswith(reason)
         assert grace == 0
 
-    run(work)
 
-
-def test_the_end_of_a_channel_gives_the_worker_time_to_end() -> None:
-    async def work(scene: Scene) -> None:
+@on_loop
+async def test_the_end_of_a_channel_gives_the_worker_time_to_end() -> None:
+    async with scene_of_socket() as scene:
         scene.theirs.close()
         await scene.settle()
         assert scene.broken == [("it closed its channel", GRACE)]
 
-    run(work)
-
 
 @pytest.mark.parametrize("end", ["hang_up", "drain", "close"])
-def test_nothing_is_reported_once_the_end_is_known(end: str) -> None:
-    async def work(scene: Scene) -> None:
+@on_loop
+async def test_nothing_is_reported_once_the_end_is_known(end: str) -> None:
+    async with scene_of_socket() as scene:
         scene.theirs.sendall(FRAMES[0])
         scene.theirs.close()
         getattr(scene.socket, end)()
@@ -106,11 +104,10 @@ def test_nothing_is_reported_once_the_end_is_known(end: str) -> None:
         assert scene.broken == []
         assert scene.frames == (KNOWN[:1] if end != "close" else [])
 
-    run(work)
 
-
-def test_a_full_socket_queues_and_keeps_the_order() -> None:
-    async def work(scene: Scene) -> None:
+@on_loop
+async def test_a_full_socket_queues_and_keeps_the_order() -> None:
+    async with scene_of_socket() as scene:
         sent = [frame(2, number, bytes(100_000)) for number in range(20)]
         for one in sent:
             scene.socket.send(one)
@@ -120,11 +117,10 @@ def test_a_full_socket_queues_and_keeps_the_order() -> None:
             received += await asyncio.get_running_loop().sock_recv(scene.theirs, 1 << 16)
         assert received == whole
 
-    run(work)
 
-
-def test_a_descriptor_that_is_closed_breaks_the_channel() -> None:
-    async def work(scene: Scene) -> None:
+@on_loop
+async def test_a_descriptor_that_is_closed_breaks_the_channel() -> None:
+    async with scene_of_socket() as scene:
         with tempfile.TemporaryFile() as file:
             number = file.fileno()
         scene.socket.send(FRAMES[0], [number])
@@ -132,13 +128,10 @@ def test_a_descriptor_that_is_closed_breaks_the_channel() -> None:
         assert "Bad file descriptor" in reason
         assert grace == 0
 
-    run(work)
 
-
-def test_a_closed_socket_takes_frames_and_discards_them() -> None:
-    async def work(scene: Scene) -> None:
+@on_loop
+async def test_a_closed_socket_takes_frames_and_discards_them() -> None:
+    async with scene_of_socket() as scene:
         scene.socket.close()
         scene.socket.send(FRAMES[0])
         assert scene.broken == []
-
-    run(work)
