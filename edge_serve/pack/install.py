@@ -172,7 +172,7 @@ def _is_pack(name: str, root: Path) -> bool:
 def python_version(python: str) -> str:
     """Raises InvalidArgument: the interpreter does not run."""
     try:
-        return subprocess.run([python, "-c", _VERSION], check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run([python, "-I", "-c", _VERSION], check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
         raise InvalidArgument(f"--python {python} does not run: {error}") from error
 
@@ -215,9 +215,12 @@ def _find_gpu_lock(source: Path, version: str) -> Path:
 
 
 def _make_environment(place: Path, wish: PackWish, lock: Path) -> None:
-    """Make a virtual environment with the wheels of a lock file."""
-    run([wish.python, "-m", "venv", str(place)], f"{wish.python} -m venv (Debian: apt-get install python3-venv)")
-    pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check"]
+    """Make a virtual environment with the wheels of a lock file.
+
+    `-I`: `-m` alone imports from the current directory first, where another user may have left a `venv.py` or `pip.py`.
+    """
+    run([wish.python, "-I", "-m", "venv", str(place)], f"{wish.python} -m venv (Debian: apt-get install python3-venv)")
+    pip = [str(place / "bin/python"), "-I", "-m", "pip", "--disable-pip-version-check"]
     index = [] if wish.wheels is None else ["--no-index", f"--find-links={wish.wheels}"]
     arguments = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(lock)]
     run([*pip, "install", "--quiet", *index, *arguments], "pip install")

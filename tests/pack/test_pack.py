@@ -51,13 +51,24 @@ def make_source(root: Path, requirements: str = "", source: str = BACKEND) -> Pa
     return directory
 
 
+def make_hostile(folder: Path) -> Path:
+    """Make a directory with modules of the names that an installation runs. Each of them fails."""
+    folder.mkdir()
+    for name in ("venv", "ensurepip", "pip", "encodings", "json"):
+        (folder / f"{name}.py").write_text("raise SystemExit(f'{__file__} ran')\n")
+    return folder
+
+
 def pack(root: Path, *arguments: str) -> int:
     return run([*arguments, f"--backend-directory={root}"])
 
 
 @pytest.mark.slow  # makes two virtual environments with pip
 @pytest.mark.timeout(240)
-def test_a_pack_is_installed_replaced_and_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pack_is_installed_replaced_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(make_hostile(tmp_path / "current"))
     root, wheels = tmp_path / "backends", tmp_path / "wheels"
     source = make_source(tmp_path / "sources", make_wheel(wheels))
     assert pack(root, "install", "own", f"--from={source}", f"--wheels={wheels}") == 0
@@ -263,7 +274,7 @@ def test_a_step_that_takes_too_long_is_ended(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, python = make_source(tmp_path / "sources", "x==1 --hash=sha256:0\n"), tmp_path / "python"
-    python.write_text("#!/bin/sh\ncase $1 in -c) echo 3.11;; *) exec sleep 60;; esac\n")
+    python.write_text("#!/bin/sh\ncase $2 in -c) echo 3.11;; *) exec sleep 60;; esac\n")
     python.chmod(0o755)
     monkeypatch.setattr("edge_serve.pack.step.LIMIT_SECONDS", 0.2)
     assert pack(tmp_path / "backends", "install", "own", f"--from={source}", f"--python={python}") == 1
@@ -276,7 +287,7 @@ def test_a_step_ends_with_the_command_without_a_traceback(tmp_path: Path, sent: 
     source, python = make_source(tmp_path / "sources", "x==1 --hash=sha256:0\n"), tmp_path / "python"
     started = tmp_path / "started"
     os.mkfifo(started)
-    python.write_text(f"#!/bin/sh\ncase $1 in -c) echo 3.11;; *) sleep 60 & echo $! > {started}; wait;; esac\n")
+    python.write_text(f"#!/bin/sh\ncase $2 in -c) echo 3.11;; *) sleep 60 & echo $! > {started}; wait;; esac\n")
     python.chmod(0o755)
     arguments = ["pack", "install", "own", f"--from={source}", f"--python={python}", f"--backend-directory={tmp_path}"]
     command = subprocess.Popen([sys.executable, "-m", "edge_serve", *arguments], stderr=subprocess.PIPE, text=True)
