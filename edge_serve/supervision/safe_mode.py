@@ -16,6 +16,7 @@ from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError
 from edge_serve.files import read_small
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.repository.repository import Repository
 from edge_serve.supervision.crash_loop import (
@@ -167,7 +168,7 @@ class CrashWatch:
     def _exclude_suspects(self) -> None:
         for name, one in self._record.left_out.items():
             self._registry.load_history.left_out[name] = one.reason
-            log.critical("safe mode: model %s is left out: %s", name, one.reason)
+            log.critical("safe mode: model %s is left out: %s", name, one.reason, extra=model_fields(name))
         if self._record.left_out:
             log.warning("safe mode: change a model's directory and reload to load it, or all of them by "
                         "'edge-serve safe-mode --leave'")  # fmt: skip

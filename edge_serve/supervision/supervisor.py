@@ -173,7 +173,7 @@ class Supervisor:
     def safe_mode(self) -> str:
         """Why models are left out; "" = none is."""
         left_out = self._registry.load_history.left_out
-        return f"left out {', '.join(sorted(left_out))}, {next(iter(left_out.values()))}" if left_out else ""
+        return f"{_group('left out', sorted(left_out), ', ')}, {next(iter(left_out.values()))}" if left_out else ""
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
@@ -269,8 +269,8 @@ def status_line(
     return f"safe mode: {safe}; {text}" if safe else text
 
 
-def _group(word: str, names: Sequence[str]) -> str:
+def _group(word: str, names: Sequence[str], between: str = " ") -> str:
     if not names:
         return ""
-    shown = " ".join(names[:MOST_NAMES])
+    shown = between.join(names[:MOST_NAMES])
     return f"{word} {shown}" + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")

@@ -13,6 +13,9 @@ log = logging.getLogger(__name__)
 #: messages that wait for a manager that does not read
 _MOST_UNSENT = 32
 
+#: bytes of a status: systemd ignores a message of more than 4096 bytes (PIPE_BUF) as a whole, its READY=1 too
+_MOST_STATUS_BYTES = 3800
+
 #: sends one message; raises OSError when it should be sent again later
 Send = Callable[[str], object]
 
@@ -58,8 +61,10 @@ def trigger(reason: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the text in one line, because a value ends with its line."""
-    return " ".join(text.split())
+    """Return the text in one line, because a value ends with its line, and cut to `_MOST_STATUS_BYTES`."""
+    line = " ".join(text.split())
+    data = line.encode(errors="replace")
+    return line if len(data) <= _MOST_STATUS_BYTES else data[:_MOST_STATUS_BYTES].decode(errors="ignore") + "..."
 
 
 class Notifier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from edge_serve.errors import Internal
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.repository.repository import Repository
+from edge_serve.observe.log.limit import LikeLines
 from edge_serve.server import ServerProcess
 from edge_serve.supervision.crash_loop import (
     RETRY_FIRST,
@@ -171,6 +173,17 @@ def watch_of(models: Path, one_by_one: Callable[[bool], None] = lambda wanted: N
 
 def record_of(directory: Path) -> Record:
     return from_text((directory / FILE).read_text())
+
+
+def test_the_log_names_every_model_that_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = [f"line_{number:03}" for number in range(300)]
+    for name in names:
+        python_model(tmp_path / "models", name)
+    (tmp_path / FILE).write_text(as_text(THREE_DEATHS))
+    asyncio.run(watch_of(tmp_path / "models").open(tmp_path, 0))
+    likes = LikeLines(logging.NullHandler())
+    passed = [record.getMessage() for record in caplog.records if likes.filter(record)]
+    assert [name for name in names if not any(f"model {name} is left out: " in text for text in passed)] == []
 
 
 def test_a_model_that_kills_the_service_at_work_is_left_out_alone(tmp_path: Path) -> None:

@@ -363,6 +363,14 @@ def test_safe_mode_comes_first() -> None:
     )
 
 
+def test_safe_mode_names_few_of_many_models() -> None:
+    history = SimpleNamespace(left_out={f"line_{number:03}": "nothing says which" for number in range(300)})
+    registry = cast(Any, SimpleNamespace(load_history=history))
+    none = cast(Any, None)
+    one = supervisor.Supervisor(none, registry, none, none, MonotonicClock())
+    assert one.safe_mode == "left out line_000, line_001, line_002, line_003 and 296 more, nothing says which"
+
+
 def test_status_lists_unready_required_models_and_unreadable_models_with_reasons() -> None:
     found = [ModelSummary("a", "ready"), ModelSummary("bad", "failed", "no\nlicence")]
     lacking = [ModelSummary("bad", "failed", "no\nlicence"), ModelSummary("god", "absent", "not in the repository")]

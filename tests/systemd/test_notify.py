@@ -27,6 +27,21 @@ def test_a_name_with_a_line_break_cannot_add_an_assignment() -> None:
     assert notify.status("loading a\nREADY=1") == "STATUS=loading a READY=1"
 
 
+def test_a_status_of_any_length_keeps_the_rest_of_its_message() -> None:
+    """systemd ignores a message of more than 4096 bytes (PIPE_BUF) as a whole, its READY=1 too."""
+    for text in ("line-detector, " * 1000, "\U0001f600" * 5000, "\udcff" * 5000):
+        for message in (
+            notify.ready(text, 4_194_304),
+            notify.status(text),
+            notify.stopping(text),
+            notify.failed(text, 98),
+            notify.trigger(text),
+        ):
+            assert len(message.encode(errors="replace")) < 4096
+    assert notify.trigger("x" * 5000).endswith("x...\nWATCHDOG=trigger")
+    assert notify.status("\U0001f600" * 5000).startswith("STATUS=\U0001f600\U0001f600")
+
+
 @pytest.mark.parametrize("abstract", [False, True])
 def test_paths_and_abstract_addresses(tmp_path: Path, abstract: bool) -> None:
     place = Path(f"@edge-serve-test-{tmp_path.name}") if abstract else tmp_path / "notify"
