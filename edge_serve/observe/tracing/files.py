@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 #: bytes of traces in memory; when the file takes them more slowly than they come, further ones are lost
 MOST_MEMORY = 64 << 20
-#: bytes of traces that wait for others of their file; beyond, they are written early
+#: bytes of traces that wait for others of their batch; beyond, they are written early
 MOST_WAITING = 8 << 20
 #: bytes written in one system call
 _AT_ONCE = 1 << 20
@@ -54,22 +54,19 @@ def entries(trace: Trace) -> list[dict[str, Any]]:
 
 
 @slotted
-class _Batch:
-    """Traces that wait for others of the same numbered file.
+class TraceBatch:
+    """Traces of one setting that wait for others of the same numbered file.
 
     Attributes:
         count: how many there were; `traces` are those that are not written yet.
         memory: bytes of `traces`.
+        number: of the file; None = nothing is in it yet.
     """
 
     traces: list[Trace] = field(default_factory=list)
     count: int = 0
     memory: int = 0
-
-    @property
-    def is_spilled(self) -> bool:
-        """Whether some are in the numbered file already."""
-        return self.count > len(self.traces)
+    number: int | None = None
 
 
 @frozen
@@ -88,8 +85,8 @@ class TraceFiles:
     Where neither `log_frequency` nor `count` is set, all go to one file, each as it comes. With a frequency, files are
     numbered and hold that many. Those of a limited count are kept until it is used up, and go to a numbered file then
     (server src/tracer.cc, `WriteTrace`); what is left when the setting changes goes to the one file without a
-    frequency, and to a numbered one with it. Traces of more than `MOST_WAITING` bytes do not wait in memory: they go
-    to their numbered file early, and those that follow are appended.
+    frequency, and to a numbered one with it. Each setting has a batch of its own. Traces of more than `MOST_WAITING`
+    bytes do not wait in memory: they go to their numbered file early, and those that follow are appended.
 
     Attributes:
         memory: bytes of traces that are not written yet.
@@ -97,8 +94,8 @@ class TraceFiles:
 
     def __init__(self) -> None:
         self._sink: Sink[_Job] | None = None
-        #: by the file, and whether what is left of it is for a numbered one
-        self._waiting: dict[tuple[str, bool], _Batch] = {}
+        #: bytes of the traces in batches
+        self._waiting = 0
         self._next_number: dict[str, int] = {}
         #: by the thread: files that it has written to and that are not complete; others are emptied first
         self._begun: set[str] = set()
@@ -108,8 +105,8 @@ class TraceFiles:
         #: traces lost by file, since the last one that was written
         self._lost: dict[str, int] = {}
 
-    def add(self, trace: Trace, values: TraceSettings) -> None:
-        """Write a trace, or keep it until enough are together. Never blocks."""
+    def add(self, trace: Trace, values: TraceSettings, batch: TraceBatch) -> None:
+        """Write a trace, or keep it in the batch of its setting until enough are together. Never blocks."""
         memory = trace.memory()
         with self._lock:
             fits = self.memory + memory <= MOST_MEMORY
@@ -118,36 +115,33 @@ class TraceFiles:
             self._lose(values.file, 1, f"they come faster than they are written, {MOST_MEMORY} bytes of them wait")
             return
         if not values.log_frequency and values.count < 0:
-            self._write(values.file, [trace])
+            self._hand_over(values.file, values.file, [trace])
             return
-        batch = self._waiting.setdefault((values.file, values.log_frequency > 0), _Batch())
         batch.traces.append(trace)
         batch.count += 1
         batch.memory += memory
+        self._waiting += memory
         if batch.count == values.log_frequency:
-            self.flush(values.file)
-        elif batch.memory > MOST_WAITING:
+            self.flush(values, batch)
+        elif self._waiting > MOST_WAITING:
             self._write_numbered(values.file, batch)
 
-    def flush(self, file: str, *, numbered: bool = False) -> None:
-        """Write what is kept for `file`: the setting changes, or with `numbered`, its count is used up."""
-        for has_frequency in (True, False):
-            batch = self._waiting.pop((file, has_frequency), None)
-            if batch is None:
-                continue
-            if numbered or has_frequency or batch.is_spilled:
-                self._write_numbered(file, batch, last=True)
-            else:
-                self._write(file, batch.traces)
+    def flush(self, values: TraceSettings, batch: TraceBatch) -> None:
+        """Write the traces of a batch, and begin it anew: it is complete, its setting changes, or the server stops."""
+        if not batch.count:
+            return
+        if values.log_frequency or not values.count or batch.number is not None:
+            self._write_numbered(values.file, batch, last=True)
+        else:
+            self._hand_over(values.file, values.file, self._take(batch))
+        batch.count, batch.number = 0, None
 
     def written(self, seconds: float) -> bool:
         """Wait at most so long until the thread has written what it was given. Return whether it has."""
         return self._sink is None or self._sink.flush(seconds)
 
     def close(self) -> None:
-        """Write everything; blocks until it is written, at most `CLOSE_SECONDS`."""
-        for file, _ in list(self._waiting):
-            self.flush(file)
+        """Block until everything is written that is in no batch, at most `CLOSE_SECONDS`."""
         sink, self._sink = self._sink, None
         if sink is not None and not sink.close(CLOSE_SECONDS):
             text = "traces are lost: %d bytes of them were not written within %g s; see to the disk of the trace file"
@@ -156,14 +150,17 @@ class TraceFiles:
             log.error("%d traces were lost: '%s' could not be written", count, file)
         self._lost.clear()
 
-    def _write(self, file: str, traces: list[Trace]) -> None:
-        self._hand_over(file, file, traces)
+    def _write_numbered(self, file: str, batch: TraceBatch, *, last: bool = False) -> None:
+        if batch.number is None:
+            batch.number = self._next_number.get(file, 0)
+            self._next_number[file] = batch.number + 1
+        self._hand_over(file, f"{file}.{batch.number}", self._take(batch), last=last)
 
-    def _write_numbered(self, file: str, batch: _Batch, *, last: bool = False) -> None:
-        number = self._next_number.get(file, 0)
-        self._hand_over(file, f"{file}.{number}", batch.traces, last=last)
-        batch.traces, batch.memory = [], 0
-        self._next_number[file] = number + last
+    def _take(self, batch: TraceBatch) -> list[Trace]:
+        """Return the traces of a batch, which wait no more."""
+        self._waiting -= batch.memory
+        traces, batch.traces, batch.memory = batch.traces, [], 0
+        return traces
 
     def _hand_over(self, file: str, path: str, traces: list[Trace], *, last: bool = False) -> None:
         if self._sink is None:

@@ -7,7 +7,7 @@ Rules: triton-inference-server/server src/tracer.cc. A change makes a new settin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from edge_serve.clock import Clock, MonotonicClock
@@ -15,7 +15,7 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
 from edge_serve.messages.trace import Arrival, Trace
-from edge_serve.observe.tracing.files import TraceFiles
+from edge_serve.observe.tracing.files import TraceBatch, TraceFiles
 from edge_serve.records import slotted
 
 _FIELDS = ("level", "rate", "count", "log_frequency")
@@ -33,12 +33,16 @@ class TraceSetting:
         specified: names of the fields that were set here; the others follow the setting above.
         seen: requests since it came into force.
         open: traces that were begun under it and are not complete.
+        batch: complete traces that are not written yet.
+        replaced: another setting has taken its place.
     """
 
     values: TraceSettings
     specified: frozenset[str] = frozenset()
     seen: int = 0
     open: int = 0
+    batch: TraceBatch = field(default_factory=TraceBatch)
+    replaced: bool = False
 
     def changed(self, above: TraceSettings, changes: TraceChanges, *, asked: bool = True) -> TraceSetting:
         """Return this setting with `changes`, under the values of the setting above.
@@ -49,8 +53,8 @@ class TraceSetting:
         Raises:
             InvalidArgument: it would trace, and cannot.
         """
-        specified: dict[str, Any] = {field: getattr(self.values, field) for field in self.specified - changes.cleared}
-        new = {field: getattr(changes, field) for field in _FIELDS if getattr(changes, field) is not None}
+        specified: dict[str, Any] = {name: getattr(self.values, name) for name in self.specified - changes.cleared}
+        new = {name: getattr(changes, name) for name in _FIELDS if getattr(changes, name) is not None}
         specified.update(new)
         values = replace(above, **specified)
         reason, used_up = why_not(values), asked and values.count == 0
@@ -186,25 +190,27 @@ class Tracing:
         """Add a trace to its file. It is complete, and so are all traces that belong to it."""
         _, setting = self._open.pop(trace.id)
         setting.open -= 1
-        values = setting.values
-        self._files.add(trace, values)
-        if not setting.open and values.count == 0:
-            self._files.flush(values.file, numbered=True)
-        elif not setting.open and setting is not self._models.get(trace.model_name, self._server):  # it was the last
-            self._files.flush(values.file)
+        self._files.add(trace, setting.values, setting.batch)
+        if not setting.open and (setting.replaced or not setting.values.count):  # it was the last
+            self._files.flush(setting.values, setting.batch)
 
     def close(self) -> None:
         """Write what is left; blocks for some seconds at most."""
         for trace, _ in list(self._open.values()):
             trace.close()
+        for setting in (*self._models.values(), self._server):
+            self._files.flush(setting.values, setting.batch)
         self._files.close()
 
     def _put(self, models: dict[str, TraceSetting], server: TraceSetting) -> None:
-        before = {setting.values.file for setting in (*self._models.values(), self._server)}
+        before = (*self._models.values(), self._server)
         self._models = {name: setting for name, setting in models.items() if setting.specified}
         self._server = server
-        for file in before:
-            self._files.flush(file)
+        left = {id(setting) for setting in (*self._models.values(), server)}
+        for setting in before:
+            if id(setting) not in left:
+                setting.replaced = True
+                self._files.flush(setting.values, setting.batch)
         self._update_on()
 
     def _update_on(self) -> None:

@@ -19,7 +19,7 @@ from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.messages.trace import TensorRecord, Trace
 from edge_serve.observe.tracing import files as trace_files
-from edge_serve.observe.tracing.files import MOST_MEMORY, MOST_WAITING, TraceFiles, append, entries
+from edge_serve.observe.tracing.files import MOST_MEMORY, MOST_WAITING, TraceBatch, TraceFiles, append, entries
 from tests.observe.tracing.recorder import Collected
 
 
@@ -92,7 +92,7 @@ def test_child_traces_are_written_with_their_parent(tmp_path: Path) -> None:
     files, path = TraceFiles(), tmp_path / "t.json"
     root = trace(1)
     root.part("n", "4", InferRequest("n", id="r"))
-    files.add(root, settings(path))
+    files.add(root, settings(path), TraceBatch())
     files.close()
 
     assert [entry for entry in read(path) if "model_name" in entry] == [
@@ -103,8 +103,8 @@ def test_child_traces_are_written_with_their_parent(tmp_path: Path) -> None:
 
 def test_traces_are_appended_one_by_one(tmp_path: Path) -> None:
     files, path = TraceFiles(), tmp_path / "t.json"
-    files.add(trace(1), settings(path))
-    files.add(trace(2, "r"), settings(path))
+    files.add(trace(1), settings(path), TraceBatch())
+    files.add(trace(2, "r"), settings(path), TraceBatch())
     files.close()
 
     one, two = told(1), told(2)
@@ -116,7 +116,7 @@ def test_a_file_of_an_earlier_server_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text("old")
     files = TraceFiles()
-    files.add(trace(1), settings(path))
+    files.add(trace(1), settings(path), TraceBatch())
     files.close()
 
     assert read(path) == told(1)
@@ -124,19 +124,20 @@ def test_a_file_of_an_earlier_server_is_replaced(tmp_path: Path) -> None:
 
 def test_a_removed_file_is_created_again(tmp_path: Path) -> None:
     files, path = TraceFiles(), tmp_path / "t.json"
-    files.add(trace(1), settings(path))
+    files.add(trace(1), settings(path), TraceBatch())
     files.close()
     path.unlink()
-    files.add(trace(2), settings(path))
+    files.add(trace(2), settings(path), TraceBatch())
     files.close()
 
     assert read(path) == told(2)
 
 
 def test_with_a_frequency_files_are_numbered_and_hold_that_many(tmp_path: Path) -> None:
-    files, path = TraceFiles(), tmp_path / "t.json"
+    files, batch, values = TraceFiles(), TraceBatch(), settings(tmp_path / "t.json", 2)
     for number in range(1, 6):
-        files.add(trace(number), settings(path, 2))
+        files.add(trace(number), values, batch)
+    files.flush(values, batch)
     files.close()
 
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["t.json.0", "t.json.1", "t.json.2"]
@@ -144,22 +145,22 @@ def test_with_a_frequency_files_are_numbered_and_hold_that_many(tmp_path: Path) 
 
 
 def test_flush_writes_what_is_kept_and_nothing_twice(tmp_path: Path) -> None:
-    files, path = TraceFiles(), tmp_path / "t.json"
-    files.add(trace(1), settings(path, 9))
-    files.flush(str(path))
-    files.flush(str(path))
+    files, batch, values = TraceFiles(), TraceBatch(), settings(tmp_path / "t.json", 9)
+    files.add(trace(1), values, batch)
+    files.flush(values, batch)
+    files.flush(values, batch)
     files.close()
 
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
 
 
 def test_traces_of_a_used_up_count_are_written_to_a_numbered_file(tmp_path: Path) -> None:
-    files, path = TraceFiles(), tmp_path / "t.json"
+    files, batch, path = TraceFiles(), TraceBatch(), tmp_path / "t.json"
     for number, left in ((1, 2), (2, 1), (3, 0)):
-        files.add(trace(number), settings(path, count=left))
-    files.flush(str(path), numbered=True)
-    files.add(trace(4), settings(path, count=5))
-    files.flush(str(path))
+        files.add(trace(number), settings(path, count=left), batch)
+    files.flush(settings(path, count=0), batch)
+    files.add(trace(4), settings(path, count=5), batch)
+    files.flush(settings(path, count=5), batch)
     files.close()
 
     assert read(tmp_path / "t.json.0") == told(1) + told(2) + told(3)
@@ -167,27 +168,39 @@ def test_traces_of_a_used_up_count_are_written_to_a_numbered_file(tmp_path: Path
 
 
 def test_with_a_frequency_what_is_left_of_a_count_is_a_file_too(tmp_path: Path) -> None:
-    files, path = TraceFiles(), tmp_path / "t.json"
+    files, batch, path = TraceFiles(), TraceBatch(), tmp_path / "t.json"
     for number, left in ((1, 2), (2, 1), (3, 0)):
-        files.add(trace(number), settings(path, 2, left))
-    files.flush(str(path), numbered=True)
+        files.add(trace(number), settings(path, 2, left), batch)
+    files.flush(settings(path, 2, 0), batch)
     files.close()
 
     assert [read(tmp_path / f"t.json.{number}") for number in (0, 1)] == [told(1) + told(2), told(3)]
     assert not path.exists()
 
 
+def test_batches_of_one_file_that_are_written_early_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_files, "MOST_WAITING", 0)  # each trace goes to its file at once
+    files, batches, values = TraceFiles(), (TraceBatch(), TraceBatch()), settings(tmp_path / "t.json", 2)
+    for number in range(1, 5):
+        files.add(trace(number), values, batches[number % 2])
+    files.close()
+
+    assert [read(tmp_path / f"t.json.{number}") for number in (0, 1)] == [told(1) + told(3), told(2) + told(4)]
+
+
 def test_lost_traces_are_reported_once_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files, path = TraceFiles(), tmp_path / "later" / "t.json"
     for number in range(1, 101):
-        files.add(trace(number), settings(path))
+        files.add(trace(number), settings(path), TraceBatch())
     wait_until_written(files)
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith(f"traces are lost, '{path}' cannot be written: No such file or directory")
 
     path.parent.mkdir()
-    files.add(trace(101), settings(path))
-    files.add(trace(102), settings(path))
+    files.add(trace(101), settings(path), TraceBatch())
+    files.add(trace(102), settings(path), TraceBatch())
     files.close()
 
     assert caplog.messages[1:] == [f"traces are written to '{path}' again; 100 were lost"]
@@ -195,9 +208,10 @@ def test_lost_traces_are_reported_once_and_counted(tmp_path: Path, caplog: pytes
 
 
 def test_traces_that_are_lost_at_the_end_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files, path = TraceFiles(), tmp_path / "no" / "t.json"
+    files, batch, path = TraceFiles(), TraceBatch(), tmp_path / "no" / "t.json"
     for number in range(1, 4):
-        files.add(trace(number), settings(path, frequency=2))
+        files.add(trace(number), settings(path, frequency=2), batch)
+    files.flush(settings(path, frequency=2), batch)
     files.close()
 
     assert caplog.messages[1:] == [f"3 traces were lost: '{path}' could not be written"]
@@ -215,7 +229,7 @@ def test_a_path_that_is_no_file_is_reported_and_hangs_nothing(
     else:
         path = Path("/dev/full")
     files = TraceFiles()
-    files.add(trace(1), settings(path))
+    files.add(trace(1), settings(path), TraceBatch())
     files.close()
 
     reason = "Is a directory" if kind == "directory" else "it is no regular file"
@@ -247,14 +261,15 @@ def test_after_a_write_that_failed_the_next_one_replaces_the_file_of_an_earlier_
     path = tmp_path / ("t.json.0" if frequency else "t.json")
     path.mkdir()
     monkeypatch.setattr(trace_files, "MOST_WAITING", 0)  # each trace goes to its file at once
-    files = TraceFiles()
-    files.add(trace(1), settings(tmp_path / "t.json", frequency))
+    files, batch, values = TraceFiles(), TraceBatch(), settings(tmp_path / "t.json", frequency)
+    files.add(trace(1), values, batch)
     wait_until_written(files)
 
     path.rmdir()
     path.write_text('"earlier"\n')
     for number in range(2, 2 + traces):
-        files.add(trace(number), settings(tmp_path / "t.json", frequency))
+        files.add(trace(number), values, batch)
+    files.flush(values, batch)
     files.close()
 
     assert read(path) == content
@@ -268,18 +283,18 @@ def test_an_error_while_tensors_become_text_leaves_an_array_behind(
 
     path = tmp_path / "t.json"
     files = TraceFiles()
-    files.add(trace(1), settings(path))
+    files.add(trace(1), settings(path), TraceBatch())
     wait_until_written(files)
     two = trace(2)
     two.group.append(large(3))
     with monkeypatch.context() as patched:
         patched.setattr(TensorRecord, "text", fail)
         patched.setattr(trace_files, "_AT_ONCE", 1)  # so that some of it is in the file already
-        files.add(two, settings(path))
+        files.add(two, settings(path), TraceBatch())
         wait_until_written(files)
     assert read(path) == told(1)
 
-    files.add(trace(4), settings(path))
+    files.add(trace(4), settings(path), TraceBatch())
     files.close()
     assert read(path) == told(1) + told(4)
 
@@ -292,16 +307,25 @@ def large(number: int) -> Trace:
     return made
 
 
+def test_traces_that_wait_in_many_batches_take_bounded_memory(tmp_path: Path) -> None:
+    files, values = TraceFiles(), settings(tmp_path / "t.json", 1000)
+    for number in range(1, 41):
+        files.add(large(number), values, TraceBatch())
+        wait_until_written(files)
+        assert files.memory < MOST_WAITING + (2 << 20)
+    files.close()
+
+
 @pytest.mark.parametrize("frequency", [0, 1000])
 def test_traces_that_wait_take_bounded_memory(frequency: int, tmp_path: Path) -> None:
     """A limited count, or a high frequency, keeps no more than `MOST_WAITING` bytes of traces."""
-    path, files = tmp_path / "t.json", TraceFiles()
+    files, batch, values = TraceFiles(), TraceBatch(), settings(tmp_path / "t.json", frequency, -1 if frequency else 0)
     most = 0
     for number in range(1, 41):
-        files.add(large(number), settings(path, frequency, count=-1 if frequency else 1000))
+        files.add(large(number), values, batch)
         wait_until_written(files)
         most = max(most, files.memory)
-    files.flush(str(path), numbered=True)
+    files.flush(values, batch)
     files.close()
 
     assert most < MOST_WAITING + (2 << 20)
@@ -316,11 +340,11 @@ def test_traces_that_come_faster_than_they_are_written_are_lost_and_counted(
     monkeypatch.setattr(trace_files, "append", lambda *_: disk.wait(10))
     files, path = TraceFiles(), tmp_path / "t.json"
     for number in range(100):
-        files.add(large(number), settings(path))
+        files.add(large(number), settings(path), TraceBatch())
     held = files.memory
     disk.set()
     wait_until_written(files)
-    files.add(large(100), settings(path))
+    files.add(large(100), settings(path), TraceBatch())
     files.close()
 
     assert held <= MOST_MEMORY
@@ -339,7 +363,7 @@ def test_tensors_become_text_in_the_thread_of_the_files(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(TensorRecord, "text", watched)
     files, path = TraceFiles(), tmp_path / "t.json"
-    files.add(large(1), settings(path))
+    files.add(large(1), settings(path), TraceBatch())
     files.close()
 
     assert threads == {"trace files"}
@@ -359,7 +383,7 @@ def test_a_disk_that_hangs_does_not_hold_up_the_end(
     monkeypatch.setattr(trace_files, "append", lambda *_: disk.wait(10))
     monkeypatch.setattr(trace_files, "CLOSE_SECONDS", 0.05)
     files = TraceFiles()
-    files.add(large(1), settings(tmp_path / "t.json"))
+    files.add(large(1), settings(tmp_path / "t.json"), TraceBatch())
     began = time.monotonic()
     files.close()
 

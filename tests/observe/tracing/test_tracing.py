@@ -127,10 +127,48 @@ def test_a_change_writes_what_was_kept(tmp_path: Path) -> None:
     here = tracing(tmp_path / "t.json")
     here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=10))
     ask(here)
-    here.update("other", TraceChanges(rate=3))
+    here.update("", TraceChanges(log_frequency=9))
+    ask(here)
     here.close()
 
-    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+    assert {path.name: names_of_models(path) for path in tmp_path.iterdir()} == {"t.json.0": "m", "t.json.1": "m"}
+
+
+def test_settings_of_models_do_not_share_a_file(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("a", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=5))
+    here.update("b", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=3))
+    here.update("c", TraceChanges(level=("TIMESTAMPS",), rate=1, count=2))
+    for model in "aaaab" + "cab" * 6:
+        ask(here, model)
+    here.close()
+
+    found = {path.name: names_of_models(path) for path in sorted(tmp_path.iterdir())}
+    assert found == {
+        "t.json.0": "aaaaa",
+        "t.json.1": "cc",
+        "t.json.2": "bbb",
+        "t.json.3": "bbb",
+        "t.json.4": "aaaaa",
+        "t.json.5": "b",
+    }
+
+
+def test_a_change_of_one_models_setting_leaves_the_batches_of_others_alone(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, count=10))
+    for number in range(12):
+        if number == 5:
+            here.update("other", TraceChanges(level=()))
+        ask(here)
+    here.close()
+
+    assert {path.name: names_of_models(path) for path in tmp_path.iterdir()} == {"t.json.0": "m" * 10}
+
+
+def names_of_models(path: Path) -> str:
+    """Return the models of the traces in a file, in their order."""
+    return "".join(entry["model_name"] for entry in told(path) if "model_name" in entry)
 
 
 def test_the_last_of_a_count_completes_a_numbered_file(tmp_path: Path) -> None:
