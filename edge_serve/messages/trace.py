@@ -13,8 +13,10 @@ from edge_serve.messages.tensors import DataType, InferTensor, Shape, is_unseen,
 Timestamp = tuple[str, int]
 
 
-#: about what a trace with its timestamps takes
-_BYTES = 2048
+#: of the traces of one client's request; further timestamps and tensors, as of an endless stream, are left out
+MOST_BYTES = 64 << 20
+#: about what a trace takes, and a timestamp
+_BYTES, _MARK_BYTES = 2048, 100
 #: values that become text at once: other threads run in between
 _VALUES_AT_ONCE = 16_384
 
@@ -64,6 +66,8 @@ class Trace(ComputeTimes):
         later: marks that are to stand behind all others.
         closed: it is being written, and what still happens is not told.
         group: of a root: itself, and all that belong to it.
+        memory: of a root: about how many bytes the traces of the group take, at most `MOST_BYTES`.
+        cut_ns: of a root: when the group first left something out, because it has `MOST_BYTES`; 0 = it has not.
     """
 
     def __init__(
@@ -75,19 +79,21 @@ class Trace(ComputeTimes):
         self.model_name = ""
         self.model_version = ""
         self.request_id = ""
-        self.timestamps: list[Timestamp] | None = [] if timestamps else None
-        self.tensors: list[TensorRecord] | None = [] if tensors else None
         self.composed = self.closed = False
         self.later: list[Timestamp] = []
         self.root: Trace = self if parent is None else parent.root
         self.group: list[Trace] = []
+        self.memory = self.cut_ns = 0
         self._recorder = recorder
+        admitted = self._admit(_BYTES)
+        self.timestamps: list[Timestamp] | None = [] if timestamps and admitted else None
+        self.tensors: list[TensorRecord] | None = [] if tensors and admitted else None
+        if admitted:
+            self.root.group.append(self)
         self._sum: ComputeTimes | None = None
         self._here = 0
         #: the model may answer before `execute` returns; it has, and the request ends with that
         self._outlives = self._runs = False
-        if not self.root.closed:
-            self.root.group.append(self)
         self.acquire()
 
     def part(self, model: str, version: str, request: InferRequest) -> Trace:
@@ -139,8 +145,8 @@ class Trace(ComputeTimes):
     def close(self) -> None:
         """Close a root trace: it has no reporter left, or none may report any more."""
         if not self.closed:
-            for name, ns in self.later:
-                self.mark(name, ns)
+            if self.timestamps is not None:
+                self.timestamps += self.later
             self.closed = True
             self._recorder.collect(self)
 
@@ -148,10 +154,10 @@ class Trace(ComputeTimes):
         """Return the time now, as marks have it."""
         return self._recorder.now_ns()
 
-    def mark(self, name: str, ns: int) -> None:
-        """Record a timestamp."""
-        if self.timestamps is not None and not self.root.closed:
-            self.timestamps.append((name, ns))
+    def mark(self, name: str, ns: int, *, late: bool = False) -> None:
+        """Record a timestamp, behind all others if `late`."""
+        if self.timestamps is not None and self._admit(_MARK_BYTES):
+            (self.later if late else self.timestamps).append((name, ns))
 
     def add(self, compute_start_ns: int, input_end_ns: int, output_start_ns: int, compute_end_ns: int) -> None:
         """Record that the model has executed the request."""
@@ -171,18 +177,24 @@ class Trace(ComputeTimes):
 
     def add_tensors(self, activity: str, tensors: Sequence[InferTensor]) -> None:
         """Record tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
-        if self.tensors is None or self.root.closed:
+        if self.tensors is None:
             return
         self.tensors += [
             TensorRecord(activity, tensor.name, bytes(tensor.data), tensor.shape, tensor.datatype)
             for tensor in tensors
-            if not is_unseen(tensor.data)
+            if not is_unseen(tensor.data) and self._admit(memoryview(tensor.data).nbytes)
         ]
 
-    def memory(self) -> int:
-        """Return about how many bytes the traces of the group take."""
-        traces = self.group or [self]
-        return sum(_BYTES + sum(len(record.data) for record in trace.tensors or ()) for trace in traces)
+    def _admit(self, size: int) -> bool:
+        """Count `size` further bytes of the group. Return whether they may be recorded."""
+        root = self.root
+        if root.closed:
+            return False
+        if root.memory + size > MOST_BYTES:
+            root.cut_ns = root.cut_ns or self._recorder.now_ns()
+            return False
+        root.memory += size
+        return True
 
 
 class Arrival:
@@ -199,7 +211,7 @@ class Arrival:
     def __init__(self, received: Sequence[Timestamp], *, late: bool = False, streams: bool = False) -> None:
         self.streams = streams
         self._received = received
-        self._late: list[Timestamp] | None = [] if late else None
+        self._late = late
         self._trace: Trace | None = None
         self._told = False
 
@@ -217,13 +229,13 @@ class Arrival:
 
     def answered(self) -> None:
         """Record that the door has a response; of several over gRPC only the first, as in Triton."""
-        if self._late is None or not self._told:
+        if not self._late or not self._told:
             self._told = True
             self.mark("INFER_RESPONSE_COMPLETE")
 
     def sending(self, on_sent: Callable[[], None] | None = None) -> Callable[[], None]:
         """Mark that the answer is being sent. Return the function to call when it is, which calls `on_sent`."""
-        door = "HTTP" if self._late is None else "GRPC"
+        door = "GRPC" if self._late else "HTTP"
         self.mark(f"{door}_SEND_START")
 
         def sent() -> None:
@@ -238,15 +250,11 @@ class Arrival:
         """Release the trace: the answer is sent, or the client has disconnected. May be called again."""
         trace, self._trace = self._trace, None
         if trace is not None:
-            trace.later += self._late or ()
             trace.release()
 
     def _mark(self, name: str, ns: int) -> None:
         assert self._trace is not None, "the callers have looked"
-        if self._late is None:
-            self._trace.mark(name, ns)
-        else:
-            self._late.append((name, ns))
+        self._trace.mark(name, ns, late=self._late)
 
 
 def _value(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
@@ -16,13 +15,13 @@ from typing import Any
 from edge_serve.aio.sink import Sink
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.settings import TraceSettings
-from edge_serve.messages.trace import Trace
+from edge_serve.messages.trace import MOST_BYTES, Trace
 from edge_serve.records import frozen, slotted
 
 log = logging.getLogger(__name__)
 
 #: bytes of traces in memory; when the file takes them more slowly than they come, further ones are lost
-MOST_MEMORY = 64 << 20
+MOST_MEMORY = MOST_BYTES
 #: bytes of traces that wait for others of their batch; beyond, they are written early
 MOST_WAITING = 8 << 20
 #: bytes written in one system call
@@ -31,26 +30,30 @@ _AT_ONCE = 1 << 20
 CLOSE_SECONDS = 5.0
 
 
-def entries(trace: Trace) -> list[dict[str, Any]]:
-    """Return the objects of one trace. As in Triton's files, timestamps from before the request's start come first."""
+def entries(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Yield the objects of one trace. As in Triton's files, timestamps from before the request's start come first."""
     about: dict[str, Any] = {"id": trace.id, "model_name": trace.model_name, "model_version": int(trace.model_version)}
     if trace.request_id:
         about["request_id"] = trace.request_id
     if trace.parent_id:
         about["parent_id"] = trace.parent_id
     marks = trace.timestamps or []
-    made = [{"id": trace.id, "timestamps": [{"name": name, "ns": ns}]} for name, ns in marks]
-    made.insert(next((place for place, mark in enumerate(marks) if mark[0] == "REQUEST_START"), 0), about)
+    start = next((place for place, mark in enumerate(marks) if mark[0] == "REQUEST_START"), 0)
+    for name, ns in marks[:start]:
+        yield {"id": trace.id, "timestamps": [{"name": name, "ns": ns}]}
+    yield about
+    for name, ns in marks[start:]:
+        yield {"id": trace.id, "timestamps": [{"name": name, "ns": ns}]}
     for record in trace.tensors or ():
-        with contextlib.suppress(EdgeServeError):  # its request fails with the reason
-            tensor = {
-                "name": record.name,
-                "data": record.text(),
-                "shape": ",".join(map(str, record.shape)),
-                "dtype": record.datatype.name,
-            }
-            made.append({"id": trace.id, "activity": record.activity, "tensor": tensor})
-    return made
+        try:
+            text = record.text()
+        except EdgeServeError:  # its request fails with the reason
+            continue
+        shape = ",".join(map(str, record.shape))
+        tensor = {"name": record.name, "data": text, "shape": shape, "dtype": record.datatype.name}
+        yield {"id": trace.id, "activity": record.activity, "tensor": tensor}
+    if trace.cut_ns:
+        yield {"id": trace.id, "timestamps": [{"name": "TRACE_CUT", "ns": trace.cut_ns}]}
 
 
 @slotted
@@ -107,20 +110,20 @@ class TraceFiles:
 
     def add(self, trace: Trace, values: TraceSettings, batch: TraceBatch) -> None:
         """Write a trace, or keep it in the batch of its setting until enough are together. Never blocks."""
-        memory = trace.memory()
         with self._lock:
-            fits = self.memory + memory <= MOST_MEMORY
-            self.memory += memory * fits
+            waiting = self.memory
+            fits = waiting + trace.memory <= MOST_MEMORY
+            self.memory += trace.memory * fits
         if not fits:
-            self._lose(values.file, 1, f"they come faster than they are written, {MOST_MEMORY} bytes of them wait")
+            self._lose(values.file, 1, f"they come faster than they are written, {waiting} bytes of them wait")
             return
         if not values.log_frequency and values.count < 0:
             self._hand_over(values.file, values.file, [trace])
             return
         batch.traces.append(trace)
         batch.count += 1
-        batch.memory += memory
-        self._waiting += memory
+        batch.memory += trace.memory
+        self._waiting += trace.memory
         if batch.count == values.log_frequency:
             self.flush(values, batch)
         elif self._waiting > MOST_WAITING:
@@ -182,7 +185,7 @@ class TraceFiles:
         if job.last:
             self._begun.discard(job.path)
         with self._lock:
-            self.memory -= sum(trace.memory() for trace in job.traces)
+            self.memory -= sum(trace.memory for trace in job.traces)
             works = not reason and not self.memory
             lost = self._lost.pop(job.file, 0) if works else 0
         if reason:

@@ -60,7 +60,7 @@ def test_trace_file_contains_timestamps_and_tensors() -> None:
     ]
     made.add_tensors("TENSOR_QUEUE_INPUT", tensors)
 
-    assert entries(made) == [
+    assert list(entries(made)) == [
         {"id": 7, "model_name": "m", "model_version": 3, "request_id": "r"},
         {"id": 7, "timestamps": [{"name": "COMPUTE_START", "ns": 1}]},
         {"id": 7, "timestamps": [{"name": "COMPUTE_INPUT_END", "ns": 2}]},
@@ -86,6 +86,41 @@ def test_times_before_the_start_of_a_request_are_written_first() -> None:
         made.mark(name, number)
 
     assert ["model_name" in entry for entry in entries(made)] == [False, False, True, False, False]
+
+
+def test_a_trace_of_an_endless_stream_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_serve.messages.trace.MOST_BYTES", 100_000)
+    made = Trace(7, Collected(), timestamps=True, tensors=True)
+    made.model_name, made.model_version = "m", "3"
+    for number in range(1000):
+        made.mark("GRPC_SEND_START", number)
+        made.mark("GRPC_SEND_END", number, late=True)
+        made.add_tensors("TENSOR_BACKEND_OUTPUT", [InferTensor("t", DataType.UINT8, (100,), bytes(100))])
+        made.part("n", "4", InferRequest("n"))
+    made.close()
+
+    written = [entry for one in made.group for entry in entries(one)]
+    assert made.memory <= 100_000
+    assert len(written) < 1000
+    names = [mark["name"] for entry in written for mark in entry.get("timestamps", ())]
+    assert names.count("TRACE_CUT") == 1
+
+
+def test_a_tensor_that_is_too_large_for_a_trace_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = Trace(1, Collected(), timestamps=True, tensors=True)
+    made.model_name, made.model_version = "m", "3"
+    made.mark("REQUEST_START", 100)
+    made.add_tensors("TENSOR_QUEUE_INPUT", [InferTensor("t", DataType.UINT8, (MOST_MEMORY,), bytes(MOST_MEMORY))])
+    made.mark("REQUEST_END", 200)
+    made.close()
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(made, settings(path), TraceBatch())
+    files.close()
+
+    assert caplog.messages == []
+    names = [mark["name"] for entry in read(path) for mark in entry.get("timestamps", ())]
+    assert names == ["REQUEST_START", "REQUEST_END", "TRACE_CUT"]
+    assert not any("tensor" in entry for entry in read(path))
 
 
 def test_child_traces_are_written_with_their_parent(tmp_path: Path) -> None:
