@@ -16,7 +16,7 @@ from edge_serve.records import frozen, slotted
 from edge_serve.systemd.environment_file import parse_environment_file
 
 NAME = "edge-serve.service"
-_FILE = "/usr/lib/systemd/system/edge-serve.service"
+UNIT_FILE = "/usr/lib/systemd/system/edge-serve.service"
 #: (pattern, whether a file that is missing is no error), as the unit has them
 _FILES = (
     ("/usr/lib/edge-serve/edge-serve.conf", True),
@@ -68,7 +68,9 @@ def find_unit() -> Unit | None:
     shown = _shown()
     if shown.get("LoadState") == "loaded":
         return unit_from(shown)
-    return Unit(credentials=_credentials("edge-serve:/etc/edge-serve/credentials")) if os.path.exists(_FILE) else None
+    if os.path.exists(UNIT_FILE):
+        return Unit(credentials=_credentials("edge-serve:/etc/edge-serve/credentials"))
+    return None
 
 
 def unit_from(shown: Mapping[str, str]) -> Unit:

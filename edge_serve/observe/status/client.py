@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from edge_serve.files import read_small
 from edge_serve.messages.line import one_line
 from edge_serve.records import frozen
+from edge_serve.systemd.unit import UNIT_FILE
 
 PATH = "/edge-serve/status"
 LEAVE = "/edge-serve/safe-mode/leave"
@@ -70,22 +72,28 @@ def find_target(
 ) -> StatusTarget:
     """Find the server: by the options and the environment, else the service of this device, else Triton's port on it.
 
+    The port of a service that is stopped is not asked: systemd listens there, and would start the service.
+
     Raises:
         Unreachable: the file with the token cannot be read.
     """
     token = ""
     if token_file:
         try:
-            with open(token_file, encoding="ascii", errors="replace") as file:
-                token = file.read().strip()
+            token = read_small(token_file).decode("ascii", "replace").strip()
         except OSError as error:
             raise Unreachable(f"cannot read '{token_file}': {error.strerror}", UNKNOWN) from error
     if url:
         return StatusTarget("", url if "://" in url else f"http://{url}", token, ca)
     path = path or environ.get("EDGE_SERVE_ADMIN_SOCKET", "")
-    if path or os.path.exists(DEFAULT_SOCKET):
+    if path or os.path.exists(DEFAULT_SOCKET) or _is_stopped():
         return StatusTarget(path or DEFAULT_SOCKET, token=token)
     return StatusTarget(token=token)
+
+
+def _is_stopped() -> bool:
+    """Return whether the packaged service is installed and does not run: systemd removes its RuntimeDirectory= then."""
+    return os.path.exists(UNIT_FILE) and not os.path.exists(os.path.dirname(DEFAULT_SOCKET))
 
 
 def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:

@@ -301,6 +301,7 @@ def test_a_file_of_certificates_that_is_none(tmp_path: Path) -> None:
 
 def test_where_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "DEFAULT_SOCKET", str(tmp_path / "admin.sock"))
+    monkeypatch.setattr(client, "UNIT_FILE", str(tmp_path / "edge-serve.service"))
     (tmp_path / "token").write_text("secret\n")
 
     assert find_target({}).name == "http://127.0.0.1:8000"
@@ -313,3 +314,21 @@ def test_where_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_target({}).name == str(tmp_path / "admin.sock")
     with pytest.raises(Unreachable, match="No such file"):
         find_target({}, token_file=str(tmp_path / "none"))
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(Unreachable, match=r"cannot read .*/fifo': it is no regular file"):
+        find_target({}, token_file=str(tmp_path / "fifo"))
+
+
+def test_a_stopped_service_is_not_started_by_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket unit still listens on the port, and the first connection starts it."""
+    socket_path, unit = tmp_path / "run" / "admin.sock", tmp_path / "edge-serve.service"
+    monkeypatch.setattr(client, "DEFAULT_SOCKET", str(socket_path))
+    monkeypatch.setattr(client, "UNIT_FILE", str(unit))
+    unit.touch()
+
+    with pytest.raises(Unreachable, match=r"no server answers at .*/run/admin.sock \(No such file") as absent:
+        fetch(find_target({}))
+    assert absent.value.status == ABSENT
+    assert find_target({}, url="127.0.0.1:8000").url == "http://127.0.0.1:8000"
+    socket_path.parent.mkdir()  # it runs, and its settings name no socket, or another
+    assert find_target({}).name == "http://127.0.0.1:8000"
