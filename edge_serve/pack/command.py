@@ -16,6 +16,7 @@ from edge_serve.commands.options import OptionParser, fail
 from edge_serve.config.settings.server import backend_directory
 from edge_serve.errors import EdgeServeError
 from edge_serve.files import path_of
+from edge_serve.messages.line import one_line
 from edge_serve.pack.install import PackWish, install, remove, source_of
 from edge_serve.pack.listing import Listed, packs_in
 from edge_serve.pack.versions import sweep
@@ -87,10 +88,10 @@ def _listing(root: Path, found: Sequence[Listed], *, as_json: bool) -> str:
 def line(one: Listed) -> str:
     """Return a pack as one line."""
     if one.fault:
-        return f"!!  {one.name:<12} {one.fault}"
+        return one_line(f"!!  {one.name:<12} {one.fault}")
     python = f"Python {one.python} of its own" if one.python else "the server's Python"
     kind = ", python-based" if one.is_python_based else ""
-    return f"ok  {one.name:<12} {one.version or 'no version'}, {python}{kind}"
+    return one_line(f"ok  {one.name:<12} {one.version or 'no version'}, {python}{kind}")
 
 
 def _parser() -> OptionParser:

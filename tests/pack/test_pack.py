@@ -327,13 +327,14 @@ def test_wrong_use_has_status_2(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 def test_broken_packs_are_listed_with_their_fault(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (make_pack(tmp_path, "openvino") / "venv").mkdir()
-    make_pack(tmp_path, "good")
+    foreign = make_pack(tmp_path, "good")
+    (foreign / "pack.json").write_text(json.dumps({"version": "1\x1b[2J\nok  bad"}))
     (tmp_path / "pytorch").mkdir()
     (tmp_path / "pytorch/libtriton_pytorch.so").touch()
     assert pack(tmp_path, "list") == 1
     out = capfd.readouterr().out
     assert "!!  openvino     pack 'openvino' in" in out
-    assert "ok  good " in out
+    assert "ok  good         1\\x1b[2J\\nok  bad, the server's Python\n" in out
     assert "pytorch" not in out
     findings = list(examine_packs(tmp_path))
     assert [finding.good for finding in findings] == [True, False]
