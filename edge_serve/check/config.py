@@ -119,7 +119,7 @@ def _problems_of_service(unit: Unit, values: dict[str, str]) -> tuple[list[str],
     config, found, warnings = _read((), values)
     if config is not None:
         found += [text for text in _problems_as_user(unit, values) if text not in found]
-        found += _sandboxed(config, unit)
+        found += check_sandbox(config, unit)
     return found, warnings
 
 
@@ -183,7 +183,7 @@ def _ask(user: pwd.struct_passwd, given: Mapping[str, str], files: Sequence[int]
     return [*lines, f"the check as user '{user.pw_name}' ended with status {done.returncode}: {reason}"]
 
 
-def _sandboxed(config: ServerConfig, unit: Unit) -> list[str]:
+def check_sandbox(config: ServerConfig, unit: Unit) -> list[str]:
     """Return what the user may use and the unit's sandbox keeps from the service."""
     found = []
     written = [*_named(config, _WRITTEN), ("--trace-config triton,file", config.trace_config.file)]
@@ -204,4 +204,5 @@ def _named(config: ServerConfig, names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _is_below(path: str, folder: str) -> bool:
-    return os.path.commonpath([os.path.realpath(path), folder]) == folder
+    above = os.path.realpath(folder)  # such as /var/lib/edge-serve on another disk
+    return os.path.commonpath([os.path.realpath(path), above]) == above

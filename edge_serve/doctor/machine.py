@@ -101,7 +101,7 @@ def examine_disks(paths: Iterable[str]) -> Iterator[Finding]:
     """Examine the free space of the disks that these paths lie on, each disk once."""
     seen = set()
     for path in paths:
-        place = Path(path).absolute()
+        place = Path(os.path.realpath(path))  # a link leads to the disk of its target
         while not place.exists() and place != place.parent:
             place = place.parent
         while not os.path.ismount(place):

@@ -123,6 +123,13 @@ def test_a_disk_that_is_nearly_full(found: os.statvfs_result, good: bool | None)
     assert disk("/var", found).good is good
 
 
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="needs a second file system")
+def test_a_link_counts_for_the_disk_that_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to("/dev/shm")
+    (finding,) = examine_disks([str(tmp_path / "models")])
+    assert finding.text.startswith("/dev/shm: ")
+
+
 def test_each_disk_is_listed_once_and_other_file_systems_are_not(tmp_path: Path) -> None:
     findings = list(examine_disks([str(tmp_path), str(tmp_path / "not" / "there"), "/proc/1"]))
 
