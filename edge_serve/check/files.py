@@ -56,6 +56,7 @@ def problems(config: ServerConfig, environ: Mapping[str, str], made: tuple[str, 
     found += _socket("--admin-socket", config.admin_socket, made)
     if config.allow_http:
         found += _socket("--http-unix-socket", config.http_unix_socket, made)
+    found += _same_paths(config)
     found += _group(config.admin_socket_group)
     found += _addresses(config)
     return found
@@ -155,6 +156,15 @@ def _socket(flag: str, path: str, made: tuple[str, ...]) -> Iterator[str]:
     yield from _directory(flag, os.path.dirname(os.path.abspath(path)), made)
 
 
+def _same_paths(config: ServerConfig) -> Iterator[str]:
+    """Find two settings that name one file: the server cannot listen twice, and a trace would replace the log."""
+    sockets = ("--admin-socket", config.admin_socket), ("--http-unix-socket", config.http_unix_socket)
+    files = ("--log-file", config.log_file), ("--trace-config triton,file", config.trace_config.file)
+    for (flag, path), (other, same) in ([sockets] if config.allow_http else []) + [files]:
+        if path and same and os.path.realpath(path) == os.path.realpath(same):
+            yield f"{flag} and {other} name the same path '{path}': choose another for one of them"
+
+
 def _group(name: str) -> Iterator[str]:
     if not name:
         return
@@ -170,7 +180,9 @@ def _addresses(config: ServerConfig) -> Iterator[str]:
             continue
         flag, address = f"--{door}-address", getattr(config, f"{door}_address")
         try:
-            socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, *_, place in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+                with socket.socket(family) as probe:
+                    probe.bind(place)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is too long for a name"
             yield f"{flag} '{address}': {reason}; expected an address of this machine, as 127.0.0.1, ::1 or ::"

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from edge_serve.check import config as check_config
+from edge_serve.check.config import check_sandbox
+from edge_serve.check.files import problems
+from edge_serve.config.settings.server import parse_argv
 from edge_serve.systemd.unit import Unit
 from tests.certificates import Authority
 from tests.forked import program
@@ -66,7 +69,7 @@ def test_every_problem_is_a_separate_line(models: Path, tmp_path: Path) -> None:
         f"--log-file={tmp_path}/none/log", f"--trace-config=triton,file={tmp_path}/fifo",
         f"--state-directory={tmp_path}/fifo/no",
         f"--admin-socket={long}", "--admin-socket-group=no-such-group", "--metrics-config=summary_quantiles=x",
-        "--http-address=no such host", "--metrics-address=::1", environ={"EDGE_SERVE_HTPP_PORT": "1"},
+        "--http-address=no such host", "--metrics-address=127.0.0.1", environ={"EDGE_SERVE_HTPP_PORT": "1"},
     )  # fmt: skip
 
     assert status == 1
@@ -175,6 +178,35 @@ def test_places_that_the_service_cannot_use_are_reported(
     assert status == 1
     assert f"the service cannot see {models.parent} (ProtectHome=)" in lines[0]
     assert "--log-file '/usr/edge-serve.log': the service may not write there (ProtectSystem=strict)" in lines[1]
+
+
+def test_directories_that_are_links_are_followed_on_both_sides(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "data/edge-serve").mkdir(parents=True)
+    linked = tmp_path / "lib"
+    linked.symlink_to("data/edge-serve")
+    config = parse_argv([f"--model-repository={models}", f"--log-file={linked}/log"], {})
+    unit = Unit(made=(str(linked),), writable=(str(linked),), hidden=())
+    assert check_sandbox(config, unit) == []
+    (text,) = check_sandbox(config, replace(unit, writable=None, hidden=(str(tmp_path / "data"),)))
+    assert text.startswith(f"--log-file '{linked}/log': the service cannot see {tmp_path}/data")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--http-address=192.0.2.7"], "--http-address '192.0.2.7': Cannot assign requested address; expected an addr"),
+        (["--http-unix-socket={0}/s", "--admin-socket={0}/./s"], "--admin-socket and --http-unix-socket name the same"),
+        (["--log-file={0}/l", "--trace-config=triton,file={0}/l"], "--log-file and --trace-config triton,file name"),
+    ],
+)
+def test_what_only_the_start_would_refuse_is_found(
+    models: Path, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    given = [one.format(tmp_path) for one in arguments]
+    (text,) = problems(parse_argv([f"--model-repository={models}", "--metrics-address=127.0.0.1", *given], {}), {})
+    assert text.startswith(said)
+    one_alone = ["--http-address=localhost"] if len(given) == 1 else given[1:]
+    assert problems(parse_argv([f"--model-repository={models}", *one_alone], {}), {}) == []
 
 
 @needs_root

@@ -260,6 +260,12 @@ def test_opentelemetry_tracing_logs_that_traces_are_lost() -> None:
             "The server cannot listen to HTTP requests and metrics requests at the same address and port "
             "127.0.0.1:8002",
         ),
+        (
+            ["--http-address=0.0.0.0", "--http-port=8055", "--metrics-address=127.0.0.1", "--metrics-port=8055"],
+            "The server cannot listen to HTTP requests at 0.0.0.0:8055 and metrics requests at 127.0.0.1:8055, "
+            "because one address includes the other: choose another port for one of them",
+        ),
+        (["--http-address=::1", "--grpc-port=8000", "--grpc-address=::"], "GRPC requests at :::8000, because one"),
     ],
 )
 def test_bad_values_are_one_clear_line(argv: list[str], said: str) -> None:
