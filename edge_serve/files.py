@@ -64,9 +64,21 @@ def write_durably(path: Path, blocks: Iterable[bytes | bytearray | memoryview]) 
         raise
 
 
+def sync_tree(directory: Path) -> None:
+    """Bring a directory and everything in it to the disk."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            _sync(os.path.join(folder, name))
+        _sync(folder, os.O_DIRECTORY)
+
+
 def sync_directory(directory: Path) -> None:
     """Bring the names in a directory to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(directory, os.O_DIRECTORY)
+
+
+def _sync(path: str | os.PathLike[str], flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,4 +1,7 @@
-"""The directory of a new model: written beside its place under a hidden name, then renamed, so that no half is seen."""
+"""The directory of a new model: written beside its place under a hidden name, then renamed, so that no half is seen.
+
+It is brought to the disk before that, so that no half is seen after a power cut either.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pathlib import Path
 
 from edge_serve.config.model.layout import CONFIG_FILE
 from edge_serve.errors import InvalidArgument
-from edge_serve.files import lock_shared, locked
+from edge_serve.files import lock_shared, locked, sync_directory, sync_tree
 from edge_serve.models.repository.names import check_name, is_text
 from edge_serve.records import frozen
 
@@ -69,7 +72,10 @@ def new_directory(repository: Path, name: str) -> Iterator[ModelPlace]:
             undo.callback(os.close, lock_shared(staged))
             (staged / VERSION).mkdir()
             yield ModelPlace(repository, name, staged)
+            sync_tree(staged)
             os.rename(staged, final)
+            for directory in (repository, repository.absolute().parent) if made else (repository,):
+                sync_directory(directory)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         if made:

@@ -40,6 +40,27 @@ def refusal(repository: Path, capsys: pytest.CaptureFixture[str], *arguments: st
     return captured.err
 
 
+def test_a_model_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not leave a directory that looks complete and has empty files."""
+    synced: list[str] = []
+    models, fsync, rename = tmp_path / "models", os.fsync, os.rename
+
+    def record_sync(descriptor: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def record_rename(source: Path, target: Path) -> None:
+        synced.append("renamed")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "rename", record_rename)
+    assert init(models, "m", "--python") == 0
+    before, after = synced[: synced.index("renamed")], synced[synced.index("renamed") + 1 :]
+    assert {"config.pbtxt", "model.py", "1"} <= set(before)
+    assert after == ["models", tmp_path.name]
+
+
 def test_a_python_model_and_an_ensemble_of_two_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models = tmp_path / "models"
     assert init(models, "first", "--python") == 0
