@@ -79,9 +79,9 @@ def examine(environ: Mapping[str, str], named: Mapping[str, str]) -> list[Findin
 def _examine_server(
     installed: service.Installation, environ: Mapping[str, str], named: Mapping[str, str]
 ) -> Iterable[Finding]:
-    known = [port for port, _ in installed.ports]
+    known = [port.number for port in installed.ports]
     document, finding = service.ask_server({**environ, **installed.environ}, known, named)
-    ports = [examine_port(port, flag, document, installed.held) for port, flag in installed.ports]
+    ports = [examine_port(port, document, installed.held) for port in installed.ports]
     if document is not None:
         return [finding, *service.examine_versions(document), *ports]
     expected = any(named.values()) or any("listens here" in one.text for one in ports)

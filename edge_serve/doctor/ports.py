@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from edge_serve.doctor.finding import Finding
 from edge_serve.records import frozen
+from edge_serve.transport.door.listeners import advice_on_listening
 
 _LISTENING = "0A"
 #: words in the command line of an edge-serve server
@@ -19,6 +21,20 @@ _MOST_PROCESSES = 20_000
 
 #: the parts of a status document that are used here
 Document = Mapping[str, Any]
+
+
+@frozen
+class DoorPort:
+    """A port of the settings.
+
+    Attributes:
+        address: on which the server listens, or a name.
+        flag: the option that chooses another port.
+    """
+
+    number: int
+    address: str
+    flag: str
 
 
 @frozen
@@ -39,17 +55,16 @@ class Owner:
 
 
 def examine_port(
-    port: int, flag: str, document: Document | None = None, held: Iterable[int] = (), root: Path = Path("/")
+    wanted: DoorPort, document: Document | None = None, held: Iterable[int] = (), root: Path = Path("/")
 ) -> Finding:
     """Examine one port.
 
     Args:
-        flag: the option that chooses another port.
         document: of the running server, where it could be asked.
         held: ports of edge-serve's socket units.
     """
-    reason = _refusal(port)
-    if not reason:
+    port, error = wanted.number, _refusal(wanted)
+    if error is None:
         return Finding("port", f"{port}: free", True)
     door = door_at(port, document)
     if door and document is not None:
@@ -60,9 +75,11 @@ def examine_port(
         return Finding("port", f"{port}: edge-serve listens here (pid {owner.pid})", True)
     if port in held:
         return Finding("port", f"{port}: systemd holds it for edge-serve", True)
-    who = f"in use by {owner.command} (pid {owner.pid})" if owner is not None and owner.pid else reason
-    hint = "" if owner is None or owner.pid else "; root sees by which program"
-    return Finding("port", f"{port}: {who}{hint}", False, f"stop that program, or choose another port with {flag}")
+    who = f"in use by {owner.command} (pid {owner.pid})" if owner is not None and owner.pid else error.strerror
+    hint = "; root sees by which program" if owner is not None and not owner.pid else ""
+    in_use = error.errno == errno.EADDRINUSE
+    advice = f"stop that program, or choose another port with {wanted.flag}" if in_use else advice_on_listening(error)
+    return Finding("port", f"{port}: {who}{hint}", False, advice)
 
 
 def door_at(port: int, document: Document | None) -> str:
@@ -74,17 +91,20 @@ def door_at(port: int, document: Document | None) -> str:
     return ""
 
 
-def _refusal(port: int) -> str:
-    """Return why the port cannot be listened on, on IPv4 or IPv6; "" = it can."""
-    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-        try:
+def _refusal(wanted: DoorPort) -> OSError | None:
+    """Return why the server could not listen there; None = it could."""
+    try:
+        for family, *_, place in socket.getaddrinfo(
+            wanted.address, wanted.number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
             with socket.socket(family) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((address, port))
-        except OSError as error:
-            if family is socket.AF_INET:
-                return error.strerror or str(error)
-    return ""
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, wanted.address != "::")
+                probe.bind(place)
+    except OSError as error:
+        return error
+    return None
 
 
 def find_owner(port: int, root: Path = Path("/")) -> Owner | None:

@@ -15,6 +15,7 @@ from edge_serve.check import config as check_config
 from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
 from edge_serve.config.settings.table import BadSetting, unknown_variables
 from edge_serve.doctor.finding import Finding
+from edge_serve.doctor.ports import DoorPort
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository
 from edge_serve.observe.status.client import Unreachable, fetch, find_target
@@ -52,12 +53,16 @@ class Installation:
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
-    def ports(self) -> list[tuple[int, str]]:
-        """The ports of the server, each with the option that changes it."""
+    def ports(self) -> list[DoorPort]:
+        """The ports of the server."""
         config = self.config or ServerConfig()
         doors = [door for door in ("http", "grpc", "metrics") if getattr(config, f"allow_{door}")]
-        ports = [(getattr(config, f"{door}_port"), f"--{door}-port") for door in doors]
-        return [(port, flag) for port, flag in ports if port]
+        ports = [
+            DoorPort(getattr(config, f"{door}_port"), getattr(config, f"{door}_address") or config.http_address,
+                 f"--{door}-port")
+            for door in doors
+        ]  # fmt: skip
+        return [port for port in ports if port.number]
 
     @property
     def held(self) -> set[int]:

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from edge_serve.doctor.ports import Owner, examine_port, find_owner
+from edge_serve.doctor.ports import DoorPort, Owner, examine_port, find_owner
+
+
+def port_of(number: int, flag: str = "--http-port") -> DoorPort:
+    return DoorPort(number, "127.0.0.1", flag)
 
 
 @pytest.fixture
@@ -27,25 +31,38 @@ def test_a_free_port() -> None:
         holder.bind(("127.0.0.1", 0))
         port = holder.getsockname()[1]
 
-    assert (examine_port(port, "--http-port").text, examine_port(port, "--http-port").good) == (f"{port}: free", True)
+    assert (examine_port(port_of(port)).text, examine_port(port_of(port)).good) == (f"{port}: free", True)
+
+
+def test_a_port_is_free_for_one_address_only(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.2", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        assert examine_port(DoorPort(port, "127.0.0.1", "--http-port")).good is True
+        everywhere = examine_port(DoorPort(port, "0.0.0.0", "--http-port"))
+    assert (everywhere.good, everywhere.advice[:18]) == (False, "stop that program,")
+    elsewhere = examine_port(DoorPort(port, "192.0.2.7", "--http-port"), root=tmp_path)
+    assert (elsewhere.text, elsewhere.good) == (f"{port}: Cannot assign requested address", False)
+    assert elsewhere.advice.startswith("give an address of this machine")
 
 
 def test_the_running_server_has_its_port(taken: int) -> None:
     server = {"pid": 77, "doors": {"HTTP": ["127.0.0.1:1"], "metrics": [f"[::]:{taken}"]}}
     document: dict[str, Any] = {"server": server, "versions": {"edge-serve": "0.1.0"}}
 
-    finding = examine_port(taken, "--metrics-port", document)
+    finding = examine_port(port_of(taken, "--metrics-port"), document)
     assert (finding.text, finding.good) == (f"{taken}: edge-serve 0.1.0 listens here for metrics (pid 77)", True)
 
 
 def test_systemd_may_hold_the_port_for_the_server(taken: int, tmp_path: Path) -> None:
-    finding = examine_port(taken, "--http-port", held=[taken], root=tmp_path)
+    finding = examine_port(port_of(taken), held=[taken], root=tmp_path)
 
     assert (finding.text, finding.good) == (f"{taken}: systemd holds it for edge-serve", True)
 
 
 def test_another_program_is_named(taken: int) -> None:
-    finding = examine_port(taken, "--http-port")
+    finding = examine_port(port_of(taken))
 
     assert finding.good is False
     assert f"(pid {os.getpid()})" in finding.text
@@ -79,7 +96,7 @@ def test_the_owner_of_a_port_is_found_in_proc(tmp_path: Path, command: bytes, ou
 
 
 def test_a_server_that_does_not_tell_its_status_is_known_by_its_command(taken: int, tmp_path: Path) -> None:
-    finding = examine_port(taken, "--http-port", root=proc(tmp_path, taken, b"edge-serve\0serve\0"))
+    finding = examine_port(port_of(taken), root=proc(tmp_path, taken, b"edge-serve\0serve\0"))
 
     assert (finding.text, finding.good) == (f"{taken}: edge-serve listens here (pid 42)", True)
 
@@ -88,4 +105,4 @@ def test_another_users_program_is_for_root_to_name(taken: int, tmp_path: Path) -
     root = proc(tmp_path, taken, b"", readable=False)
 
     assert find_owner(taken, root) == Owner()
-    assert "root sees by which program" in examine_port(taken, "--http-port", root=root).text
+    assert "root sees by which program" in examine_port(port_of(taken), root=root).text
