@@ -51,8 +51,8 @@ class Sink(Generic[T]):
                 return
             if self._discarded or (self._items and self._bytes + size > self._most):
                 self._discarded += 1
-                return
-            self._append(item, size)
+            else:
+                self._append(item, size)
             if self._thread is None:
                 self._start()
 

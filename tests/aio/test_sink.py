@@ -98,6 +98,26 @@ def test_a_thread_that_cannot_be_started_is_started_with_the_next_item(monkeypat
     assert slow.written == ["a", "b"]
 
 
+def test_a_thread_that_starts_after_items_were_discarded_writes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    slow.gate.set()
+    sink = sink_of(slow, 1)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    sink.put("a", 1)
+    sink.put("b", 1)
+    monkeypatch.undo()
+    sink.put("c", 1)
+    assert sink.flush(1)
+    sink.put("d", 1)
+
+    assert sink.close(PATIENCE)
+    assert slow.written == ["a", "2 lost", "d"]
+
+
 def test_a_call_has_a_time_limit() -> None:
     gate = threading.Event()
     assert within(PATIENCE, int, "7") == 7

@@ -61,6 +61,40 @@ def test_a_full_disk_is_logged_once(capfd: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_a_file_that_was_rotated_is_opened_anew(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, rotated = tmp_path / "log", tmp_path / "log.1"
+    with logging_to(str(path)) as (handler, logger):
+        for text in ("before", "renamed", "removed"):
+            logger.info(text)
+            assert handler.written(PATIENCE)
+            if text == "before":
+                path.rename(rotated)
+            elif text == "renamed":
+                path.unlink()
+    assert (rotated.read_text(), path.read_text()) == ("before\n", "removed\n")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_rotated_file_is_written_on_while_no_new_one_can_be_opened(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, rotated = tmp_path / "log", tmp_path / "log.1"
+    with logging_to(str(path)) as (handler, logger):
+        path.rename(rotated)
+        path.mkdir()
+        logger.info("kept")
+        assert handler.written(PATIENCE)
+        rotated.unlink()
+        logger.info("lost")
+        assert handler.written(PATIENCE)
+        path.rmdir()
+        logger.info("after")
+    assert capfd.readouterr().err.startswith(f"edge-serve: cannot write the log to '{path}' (Is a directory): lines")
+    lines = path.read_text().splitlines()
+    assert (len(lines), lines[-1]) == (2, "after")
+    assert lines[0].endswith("because the file took none: 1")
+
+
 def test_when_there_is_room_again_the_log_says_how_many_are_lost(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

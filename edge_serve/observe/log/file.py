@@ -20,10 +20,10 @@ class LineHandler(logging.Handler):
 
     When the file takes no bytes, lines wait in memory. When too many wait (`aio/sink`) or the file cannot be written
     (the disk is full), lines are lost, and as soon as it takes bytes again, one line says how many. Written without a
-    buffer: bytes of a torn line could not be counted.
+    buffer: bytes of a torn line could not be counted. A file that was renamed or removed (logrotate) is opened anew.
 
     Args:
-        descriptor: of the open file.
+        descriptor: of the open file; its number stays when the file is opened anew.
         path: of the file; "" = standard error. `close` closes a file that has a path.
     """
 
@@ -31,6 +31,8 @@ class LineHandler(logging.Handler):
         super().__init__()
         self.descriptor = descriptor
         self._path = path
+        #: of the open file, as its path had it
+        self._opened = os.fstat(descriptor) if path else None
         self._sink = Sink(self._take, self._slow, "log")
         self._lost = 0
         #: of the last line only the beginning is there
@@ -68,6 +70,7 @@ class LineHandler(logging.Handler):
 
     def _write(self, line: str) -> None:
         """Write one line. File names in it that are no UTF-8 are escaped, so that the line is not lost."""
+        self._follow()
         data = b"\n" * self._torn + line.encode("utf-8", "backslashreplace") + b"\n"
         done = 0
         try:
@@ -79,6 +82,28 @@ class LineHandler(logging.Handler):
         finally:
             if done:
                 self._torn = not data[:done].endswith(b"\n")
+
+    def _follow(self) -> None:
+        """Open the file anew if it was renamed or removed.
+
+        Raises:
+            OSError: it cannot be opened, and the one that is open has no name any more.
+        """
+        if self._opened is None:
+            return
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(self._path), self._opened):
+                return
+        try:
+            fresh = _open(self._path)
+        except OSError:
+            if os.fstat(self.descriptor).st_nlink:
+                return
+            raise
+        self._opened = os.fstat(fresh)
+        self._torn = False
+        os.dup2(fresh, self.descriptor, inheritable=False)
+        os.close(fresh)
 
     def _slow(self, count: int) -> str:
         return self._gap("lines that are lost here, because lines came faster than they could be written: %d", count)
@@ -103,11 +128,14 @@ def open_log(path: str) -> LineHandler:
     Raises:
         OSError: it cannot be opened, or not within `OPEN_SECONDS`.
     """
+    return LineHandler(within(OPEN_SECONDS, _open, path), path)
+
+
+def _open(path: str) -> int:
     # a FIFO without a reader would hold the start
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
-    opened = within(OPEN_SECONDS, os.open, path, flags, 0o666)
+    opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     os.set_blocking(opened, True)
-    return LineHandler(opened, path)
+    return opened
 
 
 def _wait_for_room(descriptor: int) -> None:
