@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 FILE = "crashes.json"
 LOCK = "crashes.lock"
+#: to lock the record
+_TRIES, _TRY_SECONDS = 10, 0.1
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
@@ -69,7 +71,7 @@ class CrashWatch:
         Called before the first load. The repository is read in a thread.
         """
         self._path = directory / FILE
-        if not self._acquire():
+        if not await self._acquire():
             return
         last, boot = from_text(_read_or_nothing(self._path)), _read_or_nothing(Path(_BOOT)).strip()
         found, prints = await offload(self._models, last)
@@ -242,28 +244,39 @@ class CrashWatch:
         (`remove`)."""
         return self._written is not None and not self._path.exists()
 
-    def _acquire(self) -> bool:
+    async def _acquire(self) -> bool:
         """Lock the record, which one server may write at a time. Return whether that succeeded; failures are logged."""
         path = self._path.with_name(LOCK)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = await _lock(path)
         except BlockingIOError:
             log.warning("crashes are not counted: another server keeps its record in %s; give each server a "
                         "--state-directory of its own", path.parent)  # fmt: skip
         except OSError as error:
             log.warning("crashes are not counted: cannot open or make %s: %s; --state-directory must name a directory "
                         "that the server may write", error.filename or path, error.strerror)  # fmt: skip
-        else:
-            return True
-        self._close()
-        return False
+        return self.is_open
 
-    def _close(self) -> None:
-        if self.is_open:
-            os.close(self._lock)
-            self._lock = -1
+
+async def _lock(path: Path) -> int:
+    """Lock a file, and try for a second: `is_in_use` has the lock for a moment. Return the descriptor.
+
+    Raises:
+        OSError: it cannot be opened. BlockingIOError: another server has the lock.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for _ in range(_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            await asyncio.sleep(_TRY_SECONDS)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _read_or_nothing(path: Path) -> str:

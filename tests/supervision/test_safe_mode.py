@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
@@ -173,6 +174,20 @@ def watch_of(models: Path, one_by_one: Callable[[bool], None] = lambda wanted: N
 
 def record_of(directory: Path) -> Record:
     return from_text((directory / FILE).read_text())
+
+
+def test_a_command_that_looks_at_the_lock_keeps_no_server_from_its_record(tmp_path: Path) -> None:
+    """`safe-mode --leave` has the lock for a moment (`is_in_use`), and the service may start in it."""
+
+    lock = os.open(tmp_path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    async def start_meanwhile() -> None:
+        asyncio.get_running_loop().call_later(0.05, os.close, lock)
+        await watch_of(tmp_path).open(tmp_path, 0)
+
+    asyncio.run(start_meanwhile())
+    assert from_text((tmp_path / FILE).read_text()).phase is StartPhase.ALIVE
 
 
 def test_the_log_names_every_model_that_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
