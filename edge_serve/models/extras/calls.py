@@ -15,7 +15,6 @@ import itertools
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 from edge_serve.aio.bulk_copy import copy, work
@@ -24,7 +23,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutp
 from edge_serve.messages.tensors import INLINE_BYTES, InferTensor
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Lookup, submit
-from edge_serve.models.extras.wait_for_graph import Place, WaitForGraph
+from edge_serve.models.extras.wait_for_graph import Place, find_deadlock
 from edge_serve.models.run.runner import ANSWERED, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
@@ -63,7 +62,6 @@ class ModelCalls:
     def __init__(self, lookup: Lookup, repository: RepositoryControl) -> None:
         self._lookup = lookup
         self._repository = repository
-        self._waits = WaitForGraph()
         #: calls that were submitted and are not answered
         self._accepted: dict[InboundCall, _Call] = {}
         #: waiting instance -> the calls that it waits for
@@ -74,7 +72,7 @@ class ModelCalls:
         """Run a call; never raises."""
         place = _place_of(asked)
         if place in self._resting and not self._resting[place][0].call.blocking:
-            self._wake(place)  # the instance continued without an answer
+            del self._resting[place]  # the instance continued without an answer
         if asked.caller is not None:
             asked.caller.run_one_by_one()
         try:
@@ -165,7 +163,7 @@ class ModelCalls:
             return
         place = _place_of(asked)
         if asked.call.blocking and asked.instance >= 0:
-            if not self._waits.try_wait(place, call.waits_for):
+            if find_deadlock(place, call.waits_for(), self._waits_for):
                 call.refuse_deadlock()
                 return
             self._resting[place] = [asked]
@@ -177,7 +175,7 @@ class ModelCalls:
         """Resume the instance that waits for this response."""
         place = _place_of(asked)
         if asked in self._resting.get(place, ()):
-            self._wake(place)
+            del self._resting[place]
         if final:
             self._accepted.pop(asked, None)
 
@@ -195,7 +193,7 @@ class ModelCalls:
             self._rest(place)
 
     def _rest(self, place: Place) -> None:
-        stuck = self._waits.add(place, partial(self._waits_for, self._resting[place]))
+        stuck = find_deadlock(place, self._waits_for(place), self._waits_for)
         calls = [self._accepted.get(asked) for one in stuck for asked in self._resting.get(one, ())]
         waiting = [call for call in calls if call is not None and call.is_queued]
         if waiting:
@@ -212,19 +210,18 @@ class ModelCalls:
         if self._resting.get(place) is calls:
             self._rest(place)
 
-    def _waits_for(self, calls: Sequence[InboundCall]) -> list[Place] | None:
+    def _waits_for(self, place: Place) -> list[Place] | None:
+        """Return the instances of which one must continue before this one does; None = it does not wait."""
+        if place not in self._resting:
+            return None
         found: list[Place] = []
-        for asked in calls:
+        for asked in self._resting[place]:
             call = self._accepted.get(asked)
             places = call.waits_for() if call is not None else None
             if places is None:
                 return None
             found += places
         return found
-
-    def _wake(self, place: Place) -> None:
-        self._waits.remove(place)
-        self._resting.pop(place, None)
 
     # ---- the repository -----------------------------------------------------------------------------------------
 
