@@ -167,7 +167,7 @@ class Scheduler(Sequences, Protocol):
         return False
 
     def prefer(self, rank: Callable[[int], Any]) -> None:
-        """Take the idle instance of the lowest rank from now on, if any would do. Call it before the first `add`."""
+        """Take the idle instance of the lowest rank from now on, if any would do."""
         return
 
     def pace(self, execution_ns: int) -> None:

@@ -31,7 +31,7 @@ class QueuedScheduler(Scheduler):
 
     def prefer(self, rank: Callable[[int], Any]) -> None:
         """See `core.Scheduler`."""
-        self._instances = self._instances.ranked(rank)
+        self._instances.rank = rank
 
     def ran(self, instance: int, ready_ns: int, end_ns: int) -> None:
         """See `core.Scheduler`."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from edge_serve.errors import Unavailable
@@ -26,6 +27,8 @@ from edge_serve.scheduling.core import Entry, QueuePolicy, Refuse, label
 
 #: clocks of entries that left are removed when there are this many more clocks than needed
 _SLACK = 64
+
+_number = attrgetter("number")
 
 
 class Level:
@@ -189,10 +192,6 @@ class PriorityQueue:
                     assert not at_ns or (at_ns, ticket, level) in clocks
 
 
-def _number(level: Level) -> int:
-    return level.number
-
-
 def _timeout_us(policy: QueuePolicy, request: InferRequest) -> int:
     """Return the timeout of a request. It may shorten the default where the policy allows it, never lengthen it."""
     if policy.allow_timeout_override and 0 < request.timeout_us < policy.default_timeout_us:
@@ -227,13 +226,16 @@ class Instances:
 
     Attributes:
         idle: numbers of the idle instances; the last one is the next to be used.
+        rank: returns the rank of an idle instance, called each time: the one of the lowest is used, and among equal
+            ones the one used last; None = there are no ranks.
     """
 
-    __slots__ = ("_state", "idle")
+    __slots__ = ("_state", "idle", "rank")
 
     def __init__(self, count: int, passive: Collection[int] = ()) -> None:
         self._state = {n: InstanceState.PASSIVE if n in passive else InstanceState.IDLE for n in range(count)}
         self.idle = [n for n in reversed(range(count)) if self._state[n] is InstanceState.IDLE]
+        self.rank: Callable[[int], Any] | None = None
 
     def add(self, number: int, *, passive: bool = False) -> None:
         """Add an instance that is idle. No other had its number before."""
@@ -261,7 +263,11 @@ class Instances:
         Raises:
             IndexError: none is idle.
         """
-        number = self.idle.pop()
+        if self.rank is not None and len(self.idle) > 1:
+            number = min(reversed(self.idle), key=self.rank)
+            self.idle.remove(number)
+        else:
+            number = self.idle.pop()
         self._state[number] = InstanceState.BUSY
         return number
 
@@ -299,32 +305,5 @@ class Instances:
             self._state[number] = InstanceState.IDLE
             self.idle.insert(0, number)
 
-    def ranked(self, rank: Callable[[int], Any]) -> RankedInstances:
-        """Return new instances of the same numbers, taken by rank."""
-        passive = [n for n, state in self._state.items() if state is InstanceState.PASSIVE]
-        return RankedInstances(len(self._state), passive, rank)
-
     def _check(self) -> None:
         assert sorted(self.idle) == sorted(n for n, state in self._state.items() if state is InstanceState.IDLE)
-
-
-class RankedInstances(Instances):
-    """Takes the idle instance of the lowest rank; among equal ones, the one used last.
-
-    Args:
-        rank: returns the rank of an idle instance; called each time.
-    """
-
-    __slots__ = ("_rank",)
-
-    def __init__(self, count: int, passive: Collection[int], rank: Callable[[int], Any]) -> None:
-        super().__init__(count, passive)
-        self._rank = rank
-
-    def take(self) -> int:
-        """See `Instances.take`."""
-        if len(self.idle) > 1:
-            best = min(reversed(self.idle), key=self._rank)
-            self.idle.remove(best)
-            self.idle.append(best)
-        return super().take()

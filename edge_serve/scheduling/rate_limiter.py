@@ -15,11 +15,14 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
+from operator import attrgetter
 from typing import NamedTuple
 
 from edge_serve.config.settings.server_values import RateLimitResource
 from edge_serve.errors import InvalidArgument
 from edge_serve.records import entity
+
+_place = attrgetter("place")
 
 
 class Resource(NamedTuple):
@@ -181,7 +184,3 @@ class RateLimiter:
                     held[resource] = held.get(resource, 0) + count
         assert held == {resource: count for resource, count in self._used.items() if count}
         assert self._waiting == sorted(self._waiting, key=_place)
-
-
-def _place(claimant: Claimant) -> tuple[int, int, int]:
-    return claimant.place

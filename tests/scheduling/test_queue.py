@@ -9,7 +9,7 @@ import pytest
 
 from edge_serve.errors import Unavailable
 from edge_serve.scheduling.core import QueuePolicy
-from edge_serve.scheduling.queue import Instances, PriorityQueue, RankedInstances
+from edge_serve.scheduling.queue import Instances, PriorityQueue
 from tests.footprint import footprint
 
 from .simulation import US, entry
@@ -232,7 +232,8 @@ def test_a_retired_instance_that_is_lost_is_removed() -> None:
 
 def test_ranked_instances_give_the_one_of_the_lowest_rank_and_of_equals_the_one_used_last() -> None:
     ranks = [3, 1, 2, 1]
-    instances = RankedInstances(5, {4}, lambda number: ranks[number])
+    instances = Instances(5, {4})
+    instances.rank = ranks.__getitem__
     first = [instances.take(), instances.take()]
     instances.done(1)
     instances.done(3)
