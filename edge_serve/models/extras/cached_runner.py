@@ -27,7 +27,7 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.extras.response_cache import CachedResponse, Key, ResponseCache
 from edge_serve.models.run import statistics as record
-from edge_serve.models.run.driver import Job
+from edge_serve.models.run.driver import Job, Order
 from edge_serve.models.run.runner import ANSWERED, OnResponse, Submitter, Ticket
 from edge_serve.scheduling.ordering import ResponseOrder
 
@@ -78,20 +78,18 @@ class CachedRunner(Submitter):
         self._always_personal = personal
         self._seen_personal = personal
         self._keep_parameters = keep_parameters
-        self._order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = ResponseOrder() if ordered else None
+        self._order: Order | None = ResponseOrder() if ordered else None
         self._owner = next(_owners)
         self._logged_large = False
         self._most_bytes = min(cache.size, MOST_ANSWER_BYTES)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """Answer a request from the cache, or run it. `on_response` is called exactly once."""
+        if self._order is not None:
+            on_response = _in_turn(self._order, on_response)
         if request.shared or sum(len(tensor.data) for tensor in request.inputs) > MOST_INPUT_BYTES:
-            if self._order is not None:
-                on_response = self._in_turn(on_response)
             return self._runner.submit(request, rows, shape_key, on_response)
         start = self._clock.now_ns()
-        if self._order is not None:
-            on_response = self._in_turn(on_response)
         look = _Look(request, self._signature)
         answer = self._cache.find(look.keys(self._owner, self._always_personal, self._seen_personal))
         now = self._clock.now_ns()
@@ -154,17 +152,16 @@ class CachedRunner(Submitter):
                 extra=model_fields(self._signature.model_name),
             )  # fmt: skip
 
-    def _in_turn(self, on_response: OnResponse) -> OnResponse:
-        """Return a callback that delivers after the responses of earlier requests."""
-        order = self._order
-        assert order is not None
-        place = order.enter()
 
-        def deliver(response: InferResponse) -> None:
-            for waiting, ready in order.ready(place, (on_response, response)):
-                waiting(ready)
+def _in_turn(order: Order, on_response: OnResponse) -> OnResponse:
+    """Return a callback that delivers after the responses of earlier requests."""
+    place = order.enter()
 
-        return deliver
+    def deliver(response: InferResponse) -> None:
+        for waiting, ready in order.ready(place, (on_response, response)):
+            waiting(ready)
+
+    return deliver
 
 
 class _Look:
