@@ -18,12 +18,14 @@ from edge_serve.observe.metrics.source import ModelSeries
 class Version:
     """The part of a Served and of its runner that is used."""
 
-    identity: str = "m"
-    version: str = "1"
-    statistics: ModelStatistics = field(default_factory=ModelStatistics)
-    has_stand_in: bool = False
+    name: str = "m"
     requests: int = 0
     seconds: float | None = None
+    references: int = 0
+    version: str = "1"
+    identity: str = "m"
+    statistics: ModelStatistics = field(default_factory=ModelStatistics)
+    has_stand_in: bool = False
 
     @property
     def runner(self) -> Version:
@@ -88,34 +90,13 @@ def test_metrics_show_the_requests_of_a_replaced_load_with_its_successor() -> No
     assert (series.in_flight, series.oldest_batch_seconds) == (3, 9.0)
 
 
-@dataclass(frozen=True)
-class Working:
-    """The part of a Served and of its runner that is used."""
-
-    name: str
-    requests: int = 0
-    seconds: float | None = None
-    references: int = 0
-    version: str = "1"
-
-    @property
-    def runner(self) -> Working:
-        return self
-
-    def in_flight(self) -> int:
-        return self.requests
-
-    def oldest_batch_seconds(self) -> float | None:
-        return self.seconds
-
-
-def found(*versions: Working) -> list[BusyVersion]:
-    return busy_versions(cast(Served, version) for version in versions)
+def found(*versions: Version) -> list[BusyVersion]:
+    return busy_versions(map(served, versions))
 
 
 def test_idle_versions_are_left_out_and_the_oldest_batch_is_first() -> None:
     busy = found(
-        Working("idle"), Working("b", 2), Working("a", 1), Working("late", 3, 9.5), Working("read", references=2)
+        Version("idle"), Version("b", 2), Version("a", 1), Version("late", 3, 9.5), Version("read", references=2)
     )
 
     assert [(one.name, one.requests) for one in busy] == [("late", 3), ("a", 1), ("b", 2), ("read", 2)]
@@ -124,18 +105,18 @@ def test_idle_versions_are_left_out_and_the_oldest_batch_is_first() -> None:
 @pytest.mark.parametrize(
     ("version", "text"),
     [
-        (Working("a", 1), "a version 1 (1 request)"),
-        (Working("a", 1, 0.4), "a version 1 (1 request)"),
-        (Working("a", 1, 12.4), "a version 1 (1 request, its batch has been running for 12 s)"),
-        (Working("a", 5, 12.4), "a version 1 (5 requests, its oldest batch has been running for 12 s)"),
-        (Working("a\n", 5), "'a\\n' version 1 (5 requests)"),
+        (Version("a", 1), "a version 1 (1 request)"),
+        (Version("a", 1, 0.4), "a version 1 (1 request)"),
+        (Version("a", 1, 12.4), "a version 1 (1 request, its batch has been running for 12 s)"),
+        (Version("a", 5, 12.4), "a version 1 (5 requests, its oldest batch has been running for 12 s)"),
+        (Version("a\n", 5), "'a\\n' version 1 (5 requests)"),
     ],
 )
-def test_one_is_named_with_its_requests_and_for_how_long(version: Working, text: str) -> None:
+def test_one_is_named_with_its_requests_and_for_how_long(version: Version, text: str) -> None:
     assert join_names(found(version)) == text
 
 
 def test_many_are_counted() -> None:
-    text = join_names(found(*(Working(name, 1) for name in "abcdef")))
+    text = join_names(found(*(Version(name, 1) for name in "abcdef")))
 
     assert text == ", ".join(f"{name} version 1 (1 request)" for name in "abcd") + ", 2 more model versions"
