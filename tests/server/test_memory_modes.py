@@ -171,13 +171,13 @@ def test_a_request_that_leads_back_to_its_model_ends_in_the_version_that_is_swap
         await server.service.registry.load("other")
         caller(tmp_path, "m", called, 2)
         before = infer(server, 2 if called == "other" else 1)
-        with server.service.registry.unloading_first(["m"]):
-            loading = asyncio.create_task(server.service.registry.load("m"))
-            while server.service.model_ready("m", ""):
-                await asyncio.sleep(0.001)
-            after = infer(server, 0)
-            assert not before.done()
-            await loading
+        registry = server.service.registry
+        loading = asyncio.create_task(registry.load_all(["m"], own_worker=True, unload_first=True))
+        while server.service.model_ready("m", ""):
+            await asyncio.sleep(0.001)
+        after = infer(server, 0)
+        assert not before.done()
+        assert await loading == []
         assert [first(await answer) for answer in (before, after)] == [1, 2]
 
     scene(tmp_path, story, swap_drain_secs=5)

@@ -11,7 +11,6 @@ model_lifecycle.cc).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +23,6 @@ from edge_serve.models.load.batch import LoadBatch, Planner, Results
 from edge_serve.models.load.dependencies import LoadFailure, MemberFacts, check_members, members_of
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.load_plan import LoadPlan
-from edge_serve.models.repository.override import Override
 from edge_serve.models.versions.served import ServedVersions
 
 log = logging.getLogger(__name__)
@@ -54,20 +52,8 @@ class ModelLoads:
         #: those that are under way
         self._batches: set[LoadBatch] = set()
 
-    async def load(
-        self,
-        wanted: Sequence[str],
-        override: Override | None = None,
-        *,
-        own_worker: bool = False,
-        scanned: bool = False,
-        nested: bool = False,
-    ) -> Results:
-        """Load models, and reload the ensembles that need one of them. Return the error of each model, or None.
-
-        See `LoadBatch` for the arguments.
-        """
-        batch = LoadBatch(wanted, override, own_worker=own_worker, scanned=scanned, nested=nested)
+    async def load(self, batch: LoadBatch) -> Results:
+        """Load models, and reload the ensembles that need one of them. Return the error of each model, or None."""
         self._batches.add(batch)
         try:
             await self._read(batch)
@@ -79,7 +65,7 @@ class ModelLoads:
             return batch.results
         finally:
             self._batches.discard(batch)
-            self._load_history.returning.difference_update(wanted)
+            self._load_history.returning.difference_update(batch.wanted)
             for name, plan in batch.plans.items():
                 if name in self._models:
                     self._models[name].loads.discard(batch)
@@ -241,7 +227,7 @@ class ModelLoads:
             raise failure
         if plan.name in batch.plans:
             await self._planner.run_agents(plan)
-        return await self._swapper.swap(record, plan, own_worker=batch.own_worker, nested=batch.nested)
+        return await self._swapper.swap(record, plan, batch)
 
     def _record_success(self, record: ModelRecord) -> None:
         self._record_reason(record.name, None)

@@ -213,8 +213,7 @@ class Poller:
             changes = self._watch.take(models, wanted, unreadable)
             self._stop_outdated(changes)
         load = [name for name in wanted if name in models]
-        with self._registry.unloading_first(load if unload_first else ()):
-            await self._load(self._with_rebound(load), asked=load)
+        await self._load(self._with_rebound(load), asked=load, unload_first=unload_first)
         return wanted, changes
 
     async def _reload_changed(self) -> tuple[list[str], Changes]:
@@ -356,11 +355,14 @@ class Poller:
         are `loading`."""
         return list(dict.fromkeys([*changed, *(one for one in self._registry.find_rebound() if one not in loading)]))
 
-    async def _load(self, names: Collection[str], asked: Collection[str], unread: Collection[str] = ()) -> None:
+    async def _load(
+        self, names: Collection[str], asked: Collection[str], unread: Collection[str] = (), unload_first: bool = False
+    ) -> None:
         """Load models. Those that safe mode leaves out only if they are `asked` for, or their files have changed.
 
         Args:
             unread: as in `Changes`.
+            unload_first: see `LoadBatch`.
         """
         if not names:
             return
@@ -375,7 +377,7 @@ class Poller:
             advice = "load it by 'edge-serve safe-mode --leave', or by a change in its directory"
             log.warning(text, name, advice, extra=model_fields(name))
         try:
-            await self._registry.load_all(names, own_worker=True, scanned=True)
+            await self._registry.load_all(names, own_worker=True, scanned=True, unload_first=unload_first)
         except Exception:  # a bug must not end the polling
             log.exception("loading what has changed failed")
 

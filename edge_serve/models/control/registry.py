@@ -8,7 +8,6 @@ and warmed up beside it and then takes over; the old version drains before it is
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ from edge_serve.models.control.records import (
     unready_required,
 )
 from edge_serve.models.control.version_swap import VersionSwapper, wait_idle
-from edge_serve.models.load.batch import Planner
+from edge_serve.models.load.batch import LoadBatch, Planner
 from edge_serve.models.load.dependencies import Needs, dependents, find_unneeded, outermost_first
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.loading import Loader
@@ -268,12 +267,17 @@ class Registry:
     # ---- loading ------------------------------------------------------------------------------------------------
 
     async def load_all(
-        self, names: Iterable[str] | None = None, *, own_worker: bool = False, scanned: bool = False
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        own_worker: bool = False,
+        scanned: bool = False,
+        unload_first: bool = False,
     ) -> list[str]:
         """Load models concurrently: all of the repository, or `names`. Ensembles load after their members.
 
         Args:
-            scanned: whether `names` come from a scan: a model that is gone since then was removed, and did not fail.
+            own_worker, scanned, unload_first: see `LoadBatch`.
 
         Returns:
             One text per model that failed. Without `names`, an entry of a repository that cannot be read is none.
@@ -284,22 +288,14 @@ class Registry:
         else:
             wanted = await self._named(list(dict.fromkeys(names)))
         wanted = self.load_history.wanted(wanted)
-        results = await self._loads.load(wanted, own_worker=own_worker, scanned=scanned or names is None)
+        scanned |= names is None
+        batch = LoadBatch(wanted, own_worker=own_worker, scanned=scanned, unload_first=unload_first)
+        results = await self._loads.load(batch)
         self.load_history.failed = {name for name in wanted if results[name] is not None}
         errors = [error for error in (results[name] for name in wanted) if error is not None]
         return [
             error.message for error in errors if names is not None or not isinstance(error.__cause__, UnreadableEntry)
         ]
-
-    @contextlib.contextmanager
-    def unloading_first(self, names: Iterable[str]) -> Iterator[None]:
-        """Inside the context, unload the versions of `names` that serve before their successors load. Requests wait."""
-        names = frozenset(names)
-        self._swapper.unload_first |= names
-        try:
-            yield
-        finally:
-            self._swapper.unload_first -= names
 
     def why_not(self, name: str) -> str:
         """Return the reason why the last load of a model failed or was not tried; "" = neither."""
@@ -320,7 +316,7 @@ class Registry:
         check_name(name)
         wanted = await self._named([name])
         self.load_history.readmit(wanted)
-        results = await self._loads.load(wanted, override, own_worker=own_worker, nested=nested)
+        results = await self._loads.load(LoadBatch(wanted, override, own_worker=own_worker, nested=nested))
         for error in (results[one] for one in wanted):
             if error is not None:
                 raise error

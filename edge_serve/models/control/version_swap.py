@@ -14,6 +14,7 @@ from edge_serve.models.control.instance_updater import InstanceUpdater
 from edge_serve.models.control.load_slots import LoadSlots
 from edge_serve.models.control.records import ModelRecord, VersionRecord
 from edge_serve.models.control.swap_queue import SwapQueue
+from edge_serve.models.load.batch import LoadBatch
 from edge_serve.models.load.dependencies import LoadFailure, members_of
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.load_plan import LoadPlan
@@ -68,8 +69,6 @@ class VersionSwapper:
         #: model -> the plan that is being loaded, and why that is to stop
         self._loading: dict[str, LoadPlan] = {}
         self._stopped: dict[str, str] = {}
-        #: models whose serving versions are unloaded before the new ones load, although memory may hold both
-        self.unload_first: frozenset[str] = frozenset()
         self._instance_updater = InstanceUpdater(loader, drain_seconds, memory)
 
     def stop_loading(self, name: str, reason: str) -> None:
@@ -82,14 +81,11 @@ class VersionSwapper:
             self._stopped[name] = reason
             self._loader.stop(plan, reason)
 
-    async def swap(self, record: ModelRecord, plan: LoadPlan, *, own_worker: bool, nested: bool = False) -> bool:
+    async def swap(self, record: ModelRecord, plan: LoadPlan, batch: LoadBatch) -> bool:
         """Load every version of `plan`. When all are loaded, they take over; when one fails, none does.
 
         A version that serves and did not change stays, with its state and open sequences. So do the other instances of
         a version of which only `instance_group` changed.
-
-        Args:
-            own_worker, nested: see `LoadBatch`.
 
         Returns:
             Whether more than instances changed, so that ensembles must be made anew.
@@ -105,8 +101,8 @@ class VersionSwapper:
         }
         wanted = [version for version in changed if version not in updated]
         stay = all(known.version in plan.versions for known in record.ready())
-        async with self._instance_updater.prepared(plan, updated, nested=nested) as updates:
-            await self._swap(record, plan, wanted, own_worker, nested)
+        async with self._instance_updater.prepared(plan, updated, nested=batch.nested) as updates:
+            await self._swap(record, plan, wanted, batch)
             tasks = [task for one in updates for task in self._instance_updater.commit(one)]
         self.leaving.update(tasks)
         for task in tasks:
@@ -116,16 +112,14 @@ class VersionSwapper:
             await asyncio.wait(quick)
         return bool(wanted) or not stay
 
-    async def _swap(
-        self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool, nested: bool
-    ) -> None:
+    async def _swap(self, record: ModelRecord, plan: LoadPlan, wanted: list[int], batch: LoadBatch) -> None:
         for version in wanted:
             known = record.versions.setdefault(version, VersionRecord(version))
             if known.state in (VersionState.GONE, VersionState.DRAINING):
                 known.move(VersionEvent.RELOADED)
         self._loading[record.name] = plan
         try:
-            opened = await self._open_all(record, plan, wanted, own_worker, nested)
+            opened = await self._open_all(record, plan, wanted, batch)
         finally:
             del self._loading[record.name]
             self._stopped.pop(record.name, None)
@@ -142,7 +136,7 @@ class VersionSwapper:
         self._take_over(record, plan, fresh)
 
     async def _open_all(
-        self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool, nested: bool
+        self, record: ModelRecord, plan: LoadPlan, wanted: list[int], batch: LoadBatch
     ) -> list[Served | EdgeServeError]:
         """Open versions when memory allows; if it does not, after unloading those that serve.
 
@@ -151,12 +145,13 @@ class VersionSwapper:
         """
         if not wanted:
             return []
+        own_worker, nested = batch.own_worker, batch.nested
         async with contextlib.nullcontext() if nested else self.slots.take():
             if members_of(plan.config):
                 return await self._open_each(plan, wanted, own_worker)
             going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
-            if going and plan.name in self.unload_first:
-                await self._unload_first(record, going)
+            if going and batch.unload_first and plan.name in batch.wanted:
+                await self._unload_first(record, going, "the request asks for it")
                 going = []
             if self._memory is None:
                 return await self._open_each(plan, wanted, own_worker)
@@ -171,7 +166,7 @@ class VersionSwapper:
                     ) as way_on_gpus,
                 ):
                     if Way.INSTEAD in (way, way_on_gpus):
-                        await self._unload_first(record, going)
+                        await self._unload_first(record, going, "memory holds one version only")
                     opened = await self._open_each(plan, wanted, own_worker)
             except EdgeServeError as error:
                 log.error("failed to load '%s': %s", plan.name, error.message, extra=model_fields(plan.name))
@@ -181,10 +176,8 @@ class VersionSwapper:
             self._memory.measured(plan.name, sum(took))
         return opened
 
-    async def _unload_first(self, record: ModelRecord, going: list[VersionRecord]) -> None:
+    async def _unload_first(self, record: ModelRecord, going: list[VersionRecord], reason: str) -> None:
         """Close versions that serve. Requests for them wait until `_take_over` or `_fail_queued`."""
-        asked = record.name in self.unload_first
-        reason = "the request asks for it" if asked else "memory holds one version only"
         text = "model %s: %s, so the versions that serve are unloaded first; requests wait"
         log.warning(text, record.name, reason, extra=model_fields(record.name))
         tasks = []

@@ -45,6 +45,8 @@ class LoadBatch:
         scanned: whether `wanted` comes from a scan: a model that is gone since then was removed, and did not fail.
         nested: whether a model that is loading asked for it. The load of that model has a slot and a promise of memory,
             and waits for this one.
+        unload_first: whether the versions of `wanted` that serve are unloaded before their successors are loaded,
+            although memory may hold both. Requests wait.
 
     Attributes:
         plans: of each model that could be read: `wanted`, and all that they need.
@@ -64,12 +66,14 @@ class LoadBatch:
         own_worker: bool = False,
         scanned: bool = False,
         nested: bool = False,
+        unload_first: bool = False,
     ) -> None:
         self.wanted = wanted
         self.override = override
         self.own_worker = own_worker
         self.scanned = scanned
         self.nested = nested
+        self.unload_first = unload_first
         self.plans: dict[str, LoadPlan] = {}
         self.results: Results = {}
         self.changed: set[str] = set()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
@@ -186,17 +185,13 @@ class FakeRegistry:
     def knows(self, name: str) -> bool:
         return name != "stranger"
 
-    @contextlib.contextmanager
-    def unloading_first(self, names: Iterable[str]) -> Iterator[None]:
-        yield
-
     def find_rebound(self) -> list[str]:
         return self.rebound
 
     def failed_dependents(self, names: Iterable[str]) -> list[str]:
         return []
 
-    async def load_all(self, names: Iterable[str], *, own_worker: bool, scanned: bool) -> list[str]:
+    async def load_all(self, names: Iterable[str], *, own_worker: bool, scanned: bool, unload_first: bool) -> list[str]:
         assert own_worker
         assert scanned
         self._tell("load", *names)

@@ -9,6 +9,7 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
+from edge_serve.models.load.batch import LoadBatch
 from tests.models.control.house import House, play, settle
 
 
@@ -114,20 +115,19 @@ def test_close_fails_requests_that_wait_for_a_successor_at_once(tmp_path: Path) 
         await house.registry.load("m")
         (house.root / "m" / "1" / "weights").write_bytes(b"new")
         house.loader.gate = asyncio.Event()
-        with house.registry.unloading_first(["m"]):
-            load = asyncio.create_task(house.registry.load("m"))
-            while not house.serving("m").swapping:
-                await asyncio.sleep(0.01)
-            queue, errors = house.serving("m").runner, list[EdgeServeError | None]()
+        load = asyncio.create_task(house.registry.load_all(["m"], unload_first=True))
+        while not house.serving("m").swapping:
+            await asyncio.sleep(0.01)
+        queue, errors = house.serving("m").runner, list[EdgeServeError | None]()
 
-            def submit() -> None:
-                request = InferRequest("m", "", "", [])
-                queue.submit(request, 1, None, lambda response: errors.append(response.error))
+        def submit() -> None:
+            request = InferRequest("m", "", "", [])
+            queue.submit(request, 1, None, lambda response: errors.append(response.error))
 
-            submit()
-            load.cancel()
-            assert await asyncio.wait_for(house.registry.close(8.0), 1) == 0
-            submit()
+        submit()
+        load.cancel()
+        assert await asyncio.wait_for(house.registry.close(8.0), 1) == 0
+        submit()
         assert [error and error.message for error in errors] == ["Server exiting"] * 2
 
     play(tmp_path, scenario, most_waiting=1)
@@ -139,7 +139,7 @@ def test_only_a_version_that_comes_changes_or_goes_makes_ensembles_anew(tmp_path
             found = house.repository.find("m")
             assert found is not None
             swapper, record = house.registry._swapper, house.registry._models["m"]
-            return await swapper.swap(record, house.loader.plan(found, None), own_worker=True)
+            return await swapper.swap(record, house.loader.plan(found, None), LoadBatch(own_worker=True))
 
         house.put("m", 1, 2)
         await house.registry.load("m")
