@@ -69,8 +69,7 @@ class ModelLoads:
             for name, plan in batch.plans.items():
                 if name in self._models:
                     self._models[name].loads.discard(batch)
-                if name not in batch.used:
-                    await plan.remove_files()
+                await plan.release_files()
 
     async def _read(self, batch: LoadBatch) -> None:
         """Read the configurations of the wanted models, and of all that they need."""
@@ -179,7 +178,6 @@ class ModelLoads:
             record.next = None
         if name in batch.plans:
             self._record_success(record)
-            batch.used.add(name)
         else:
             self._record_reason(name, None)
         if changed:
@@ -196,15 +194,16 @@ class ModelLoads:
         if batch.is_unloaded(name):
             raise LoadFailure(name, "it was unloaded while its load was under way")
         record.explicit |= name in batch.wanted
-        plan: LoadPlan | None = batch.plans[name]
+        plan = batch.plans[name]
         if name in batch.overtaken:
             batch.overtaken.discard(name)
-            await batch.plans[name].remove_files()
-            plan = await self._plan(name, batch)
-            if plan is None:
+            fresh = await self._plan(name, batch)
+            if fresh is None:
                 return None
-            batch.plans[name] = plan
-        if record.plan is not None and batch.plans[name].preserves_override(record.plan):
+            batch.plans[name] = fresh
+            await plan.release_files()
+            plan = fresh
+        if record.plan is not None and plan.preserves_override(record.plan):
             log.info("model %s keeps the configuration of its last load request: its files did not change", name,
                      extra=model_fields(name))  # fmt: skip
             return record.plan

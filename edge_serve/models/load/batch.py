@@ -54,7 +54,6 @@ class LoadBatch:
         changed: models of which a new version or configuration serves, and ensembles that had to stop serving.
         overtaken: models that another load has begun to load since this one began, so that their plans may be old.
         unloaded: names of models that were unloaded since it began.
-        used: models of which the plan serves.
         circles: the errors of models that need themselves.
     """
 
@@ -79,7 +78,6 @@ class LoadBatch:
         self.changed: set[str] = set()
         self.overtaken: set[str] = set()
         self.unloaded: set[str] = set()
-        self.used: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: only grows, so that no two models ever wait for each other
         self._needs: dict[str, Collection[str]] = {}

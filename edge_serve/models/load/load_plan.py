@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from edge_serve.aio.offload import offload
 from edge_serve.backends.packs import Pack
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.golden.reader import GoldenTest
@@ -47,10 +46,10 @@ class LoadPlan:
         """Return the files that came with the load request, if any, for one more version that was loaded from them."""
         return self.kept.acquire() if self.kept is not None else None
 
-    async def remove_files(self) -> None:
-        """Remove the files that came with the load request, if any."""
+    async def release_files(self) -> None:
+        """Release the files that came with the load request, if any: the load has ended."""
         if self.kept is not None:
-            await offload(self.kept.cleanup)
+            await self.kept.release()
 
     def file_bytes(self, wanted: Iterable[int]) -> int:
         """Return the size of the files that loading some of the versions reads, in bytes."""

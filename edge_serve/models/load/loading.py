@@ -410,8 +410,8 @@ class Loader:
                 give_back()
             if served.arena is not None:
                 served.arena.close()
-            if served.kept is not None and served.kept.release():
-                await offload(served.kept.cleanup)
+            if served.kept is not None:
+                await served.kept.release()
 
 
 def _advice_on_versions(directory: Path, config: pb.ModelConfig) -> str:

@@ -11,6 +11,7 @@ from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from edge_serve.aio.offload import offload
 from edge_serve.config.stages import MOST_CONFIG_BYTES
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.models.repository.names import is_text
@@ -68,7 +69,7 @@ class Override:
 
     def directory(self, name: str) -> KeptFiles | None:
         """Create a directory that holds `<name>/` with the files; None if there are none. The caller must call
-        `cleanup`: the garbage collector may run at a depth of recursion at which it cannot remove directories.
+        `release`: the garbage collector may run at a depth of recursion at which it cannot remove directories.
 
         Raises:
             InvalidArgument: a path is too long, or lies below another file. Internal: no room for the files.
@@ -94,7 +95,8 @@ class Override:
 
 
 class KeptFiles:
-    """The temporary directory with the files of a load request, which all versions share that were loaded from it.
+    """The temporary directory with the files of a load request. The load has a reference to it, and so has each version
+    that was loaded from it.
 
     Attributes:
         name: the path of the directory.
@@ -104,17 +106,18 @@ class KeptFiles:
     def __init__(self, directory: tempfile.TemporaryDirectory[str]) -> None:
         self.name = directory.name
         self.cleanup = directory.cleanup
-        self._versions = 0
+        self._references = 1
 
     def acquire(self) -> KeptFiles:
-        """Note that one more version was loaded from the files. Return them."""
-        self._versions += 1
+        """Return the files, for one more version."""
+        self._references += 1
         return self
 
-    def release(self) -> bool:
-        """Note that a version was closed. Return whether it was the last one, and the caller must call `cleanup`."""
-        self._versions -= 1
-        return not self._versions
+    async def release(self) -> None:
+        """Release a reference. The last one removes the directory, in a thread."""
+        self._references -= 1
+        if not self._references:
+            await offload(self.cleanup)
 
 
 def _check_path(name: str, path: str) -> None:

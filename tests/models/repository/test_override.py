@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ def test_no_parameters_are_no_override() -> None:
     assert Override.parse("m", {}) is None
 
 
-def test_files_become_a_directory_that_is_removed_with_its_user() -> None:
+def test_files_become_a_directory_that_is_removed_with_its_last_user() -> None:
     override = Override.parse("m", {"config": "{}", "file:1/model.py": b"x = 1", "file:labels.txt": b"a\n"})
     assert override is not None
 
@@ -24,7 +25,10 @@ def test_files_become_a_directory_that_is_removed_with_its_user() -> None:
     root = Path(kept.name)
     assert (root / "m" / "1" / "model.py").read_bytes() == b"x = 1"
     assert (root / "m" / "labels.txt").read_bytes() == b"a\n"
-    kept.cleanup()
+    assert kept.acquire() is kept
+    asyncio.run(kept.release())
+    assert root.exists()
+    asyncio.run(kept.release())
     assert not root.exists()
 
 
