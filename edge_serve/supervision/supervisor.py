@@ -181,7 +181,7 @@ class Supervisor:
         registry = self._registry
         return status_line(
             summaries, loaded=self._service.started, safe=self.safe_mode, unreadable=registry.load_history.unreadable,
-            lacking=registry.unready_required(), unread=registry.unread(),
+            lacking=registry.unready_required(),
         )  # fmt: skip
 
     def _notify_state(self, line: str) -> None:
@@ -230,7 +230,6 @@ def status_line(
     safe: str = "",
     unreadable: str = "",
     lacking: Sequence[ModelSummary] = (),
-    unread: Mapping[str, str] | None = None,
 ) -> str:
     """Return the state of the models as one line, for a technician.
 
@@ -241,14 +240,12 @@ def status_line(
         safe: why the server runs without some or all of its models; "" = it does not.
         unreadable: why the model repositories cannot be read; "" = they can.
         lacking: required models that are not ready; reported once the models of the start are loaded.
-        unread: models of the repository that could not be read, and why: they failed, too.
     """
     counted = [one for one in summaries if one.word != "unloaded"]
     troubled = [one for one in counted if one.word != "ready"]
     serving = len(counted) - sum(not one.serves for one in troubled)
     required = {one.name: one.reason for one in lacking if loaded and not safe and one.reason}
     failed = {one.name: one.reason for one in troubled if one.word == "failed"}
-    failed |= {name: reason for name, reason in (unread or {}).items() if name not in failed}
     moving = {one.name: f"{one.name} ({one.reason})" for one in troubled if one.word == "loading" and one.reason}
     groups = [_group(word, [moving.get(one.name, one.name) for one in troubled if one.word == word])
               for word in _MOVING]  # fmt: skip

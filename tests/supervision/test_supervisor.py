@@ -307,7 +307,7 @@ def test_hung_models_have_the_watchdog_s_time_unless_it_watches_another_process(
 def test_a_reload_that_ends_while_the_server_stops_does_not_make_it_ready_again(tmp_path: Path) -> None:
     async def stop_at_the_end_of_a_reload(environ: dict[str, str]) -> None:
         history = SimpleNamespace(left_out={}, unreadable="")
-        registry = SimpleNamespace(summaries=list, load_history=history, unready_required=list, unread=dict)
+        registry = SimpleNamespace(summaries=list, load_history=history, unready_required=list)
         watch = SimpleNamespace(record_clean_stop=lambda: None)
         workers = SimpleNamespace(default_hang=0.0, control_groups=None)
         one = supervisor.Supervisor(
@@ -371,11 +371,11 @@ def test_safe_mode_names_few_of_many_models() -> None:
     assert one.safe_mode == "left out line_000, line_001, line_002, line_003 and 296 more, nothing says which"
 
 
-def test_status_lists_unready_required_models_and_unreadable_models_with_reasons() -> None:
-    found = [ModelSummary("a", "ready"), ModelSummary("bad", "failed", "no\nlicence")]
+def test_status_lists_unready_required_models_and_failed_models_with_reasons() -> None:
+    found = [ModelSummary("a", "ready", serves=True), ModelSummary("bad", "failed", "no\nlicence")]
     lacking = [ModelSummary("bad", "failed", "no\nlicence"), ModelSummary("god", "absent", "not in the repository")]
-    unread = {"locked": "Permission denied: " + "x" * 300}
-    line = status_line(found, loaded=True, lacking=lacking, unread=unread)
+    locked = ModelSummary("locked", "failed", "Permission denied: " + "x" * 300)
+    line = status_line([*found, locked], loaded=True, lacking=lacking)
     assert line == (
         f"2 models failed: required bad (no licence), locked (Permission denied: {'x' * 138}...); 1 serves; "
         "required god: not in the repository"
@@ -386,10 +386,8 @@ def test_status_lists_unready_required_models_and_unreadable_models_with_reasons
     assert status_line(found, loaded=True, safe="left out bad", lacking=lacking).endswith(
         "; 1 model failed: bad (no licence); 1 serves"
     )
-    many = dict.fromkeys("abcdef", "?")
-    assert status_line([], loaded=True, unread=many) == (
-        "6 models failed: a (?), b (?), c (?), d (?) and 2 more; 0 serve"
-    )
+    many = [ModelSummary(name, "failed", "?") for name in "abcdef"]
+    assert status_line(many, loaded=True) == ("6 models failed: a (?), b (?), c (?), d (?) and 2 more; 0 serve")
 
 
 def test_a_version_that_failed_beside_one_that_serves_costs_no_model() -> None:

@@ -98,10 +98,13 @@ class ModelLoads:
     def _record_reason(self, name: str, error: EdgeServeError | None) -> None:
         """Record why a load failed; None = it did not."""
         cause = error.__cause__ if error is not None else None
+        if isinstance(cause, NotFound):  # clients may send any name
+            return
+        record = self._models.setdefault(name, ModelRecord(name))
         if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
-            self._load_history.reasons.pop(name, None)
-        elif not isinstance(cause, NotFound):  # clients may send any name
-            self._load_history.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
+            record.failure = ""
+        else:
+            record.failure = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
 
     def cancel(self, name: str, *, asked: bool = True) -> None:
         """Let the loads that are under way not load a model any more: it is being unloaded.

@@ -247,7 +247,7 @@ class Poller:
         return {name: model for name, model in models.items() if name not in self._unloading}
 
     def _reloaded(self, name: str, changed: bool, unloaded: bool) -> ModelReload:
-        reason = self._registry.why_not(name) or self._repository.faults.get(name, "")
+        reason = self._registry.why_not(name)
         versions = () if unloaded else self._registry.ready_versions(name)
         if name in self._unloading and not unloaded:
             reason = "it is being unloaded, and loads again once its last request is answered"
@@ -347,8 +347,6 @@ class Poller:
                 task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
                 self._unloading[name] = task  # it may take as long as its last request, and must not delay other models
                 task.add_done_callback(partial(self._on_unloaded, name))
-            else:
-                self._registry.load_history.reasons.pop(name, None)
 
     def _with_rebound(self, changed: Collection[str], loading: Collection[str] = ()) -> list[str]:
         """Return models that have changed, and the ensembles whose steps refer to others because of that, unless those

@@ -112,6 +112,7 @@ class ModelRecord:
             of them serve. An ensemble that waits for a member has one too.
         next: the plan that is being loaded.
         explicit: whether it was asked for by its own name, not only as a member of an ensemble.
+        failure: why its last load failed; "" = it did not, or the repository has the reason (`Repository.faults`).
         barren: whether a load found no version to try, and it was not unloaded since.
         loads: the loads under way that have not loaded it yet.
         lock: held while its versions or its plan change.
@@ -122,6 +123,7 @@ class ModelRecord:
     plan: LoadPlan | None = None
     next: LoadPlan | None = None
     explicit: bool = False
+    failure: str = ""
     barren: bool = False
     loads: set[LoadBatch] = field(default_factory=set)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -184,24 +186,28 @@ class ModelRecord:
             if not ready_only or version.state is VersionState.READY
         ]
 
-    def readiness(self) -> Iterator[tuple[str, bool]]:
-        """Yield the readiness of each version that serves or should; for a model without versions, "" and False."""
-        for _, version in sorted(self.versions.items()):
-            if version.state in (VersionState.LOADING, VersionState.READY) or version.failed:
-                yield str(version.version), version.state is VersionState.READY and version.is_settled
-        if not self.versions and (self.barren or self.loads):
-            yield "", False
+    def readiness(self) -> list[tuple[str, bool]]:
+        """Return the readiness of each version that serves or should; "" and False if none could be tried."""
+        states = [
+            (str(version.version), version.state is VersionState.READY and version.is_settled)
+            for _, version in sorted(self.versions.items())
+            if version.state in (VersionState.LOADING, VersionState.READY) or version.failed
+        ]
+        if not states and (self.failure or (not self.versions and (self.barren or self.loads))):
+            states = [("", False)]
+        return states
 
-    def summarize(self, failure: str) -> ModelSummary:
+    def summarize(self, fault: str = "") -> ModelSummary:
         """Return the state of the whole model.
 
         Args:
-            failure: why its last load failed; "" = it did not.
+            fault: why its directory cannot be read; "" = it can.
         """
         found = [
             (_word(version), version.reason or version.refusal, version.version) for version in self.versions.values()
         ]
         if not found:
+            failure = self.failure or fault
             word = "loading" if self.loads else "failed" if failure else "unloaded"
             found = [(word, failure if word == "failed" else "", 0)]
         word, reason, number = min(found, key=lambda one: _FIRST.index(one[0]))
@@ -220,19 +226,18 @@ def _word(version: VersionRecord) -> str:
     return _WORDS[version.state]
 
 
-def readiness(models: Mapping[str, ModelRecord], untried: Collection[str]) -> Iterator[Readiness]:
+def readiness(models: Mapping[str, ModelRecord], others: Collection[str]) -> Iterator[Readiness]:
     """Yield the readiness of each version that serves or should serve. The table may change meanwhile.
 
     Versions that were unloaded, or whose failure was dismissed, are left out.
 
     Args:
         models: the models that were asked for at least once.
-        untried: the models of which no version could be tried.
+        others: the models that cannot be read, or that safe mode leaves out.
     """
-    for identity in sorted({*models, *untried}):
-        record = models.get(identity)
-        states = list(record.readiness()) if record is not None else []
-        if not states and identity in untried:
+    for identity in sorted({*models, *others}):
+        states = models[identity].readiness() if identity in models else []
+        if not states and identity in others:
             states = [("", False)]
         namespace = namespace_of(identity) or None
         for version, ready in states:
@@ -242,7 +247,7 @@ def readiness(models: Mapping[str, ModelRecord], untried: Collection[str]) -> It
 def repository_index(
     found: Mapping[str, FoundModel],
     models: Mapping[str, ModelRecord],
-    reasons: Mapping[str, str],
+    left_out: Mapping[str, str],
     faults: Mapping[str, str],
     *,
     ready_only: bool,
@@ -251,19 +256,21 @@ def repository_index(
 
     Args:
         found: the models on disk; models: those that were asked for at least once.
-        reasons: model -> why no version of it could be tried.
+        left_out: model -> why safe mode leaves it out.
         faults: entry of a repository that cannot be read -> why.
     """
     for identity in sorted(found.keys() | models.keys() | faults.keys()):
-        name = plain_name(identity)
+        name, record = plain_name(identity), models.get(identity)
         if identity in found and found[identity].ambiguous:
             yield IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories")
-        elif identity in models and models[identity].versions:
-            yield from models[identity].index_entries(ready_only=ready_only)
+        elif record is not None and record.versions:
+            yield from record.index_entries(ready_only=ready_only)
         elif not ready_only:
-            reason = faults.get(identity) or reasons.get(identity, "")
+            failure = record.failure if record is not None else ""
+            reason = faults.get(identity) or left_out.get(identity) or failure
             state = "UNAVAILABLE" if reason else ""
-            if reason or identity in found or models[identity].loads:  # else it was removed before a version was tried
+            loads = record is not None and record.loads
+            if reason or identity in found or loads:  # else it was removed before a version was tried
                 yield IndexEntry(name, state=state, reason=reason, namespace=namespace_of(identity))
 
 
@@ -277,18 +284,17 @@ def explain_absent(required: Iterable[str], found: Collection[str]) -> dict[str,
 
 
 def unready_required(
-    required: Iterable[str], summaries: Iterable[ModelSummary], others: Mapping[str, str]
+    required: Iterable[str], summaries: Iterable[ModelSummary], absent: Mapping[str, str]
 ) -> list[ModelSummary]:
     """Return the required models that are not ready.
 
     Args:
-        summaries: of the models that were asked for.
-        others: model without a record -> why it was not loaded.
+        absent: model that is not in the repository -> the probable reason.
     """
     known: dict[str, ModelSummary] = {}
     for one in sorted(summaries, key=lambda one: one.word == "ready"):
         known.setdefault(one.name, one)  # if several models have one name, take the one that is not ready
     found = [
-        known.get(name) or ModelSummary(name, "absent", others.get(name, "not loaded")) for name in sorted(required)
+        known.get(name) or ModelSummary(name, "absent", absent.get(name, "not loaded")) for name in sorted(required)
     ]
     return [one for one in found if one.word != "ready"]

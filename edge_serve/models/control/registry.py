@@ -121,7 +121,8 @@ class Registry:
 
     def _unknown(self, name: str, lack: str) -> NotFound:
         """Return the error for a model without a version to serve. It says that the load failed, but not why."""
-        advice = _FAILED_TO_LOAD if name in self.load_history.reasons else ""
+        record = self._models.get(name)
+        advice = _FAILED_TO_LOAD if record is not None and record.failure else ""
         return NotFound(with_advice(f"Request for unknown model: '{name}' {lack}", advice))
 
     def _find(self, name: str, version: str) -> Served:
@@ -162,7 +163,7 @@ class Registry:
         if len(found) > 1:
             text = f"There are {len(found)} identifiers of model '{name}' in global map, "
             raise InvalidArgument(f"{text}model namespace must be provided to resolve ambiguity.")
-        found += (identity for identity in (*self._models, *self.load_history.reasons) if plain_name(identity) == name)
+        found += (identity for identity in self._models if plain_name(identity) == name)
         return found[0] if found else name
 
     def knows(self, name: str) -> bool:
@@ -197,8 +198,7 @@ class Registry:
 
     def readiness(self) -> Iterator[Readiness]:
         """Yield the readiness of each version that serves or should serve."""
-        untried = {**self.load_history.reasons, **self._repository.faults, **self.load_history.left_out}
-        return readiness(self._models, untried)
+        return readiness(self._models, {**self._repository.faults, **self.load_history.left_out})
 
     def is_ready(self) -> bool:
         """Return strict readiness: each version of each model that counts is healthy or was unloaded, and no model
@@ -214,26 +214,17 @@ class Registry:
             return False
         return all(record.is_settled for name, record in self._models.items() if plain_name(name) in self._required)
 
-    def _untried(self) -> list[str]:
-        """Return the models whose last load failed before a version could be tried, and of which there is none."""
-        tried = {name for name in self.load_history.reasons if name in self._models and self._models[name].versions}
-        return [name for name in self.load_history.reasons if name not in tried]
-
     def summaries(self) -> Iterator[ModelSummary]:
-        """Yield the state of every model that was asked for."""
-        reasons = self.load_history.reasons
-        return (record.summarize(reasons.get(name, "")) for name, record in sorted(self._models.items()))
-
-    def unread(self) -> dict[str, str]:
-        """Return the models of which no version could be tried, with the reasons. They have no record."""
-        reasons = {**self.load_history.reasons, **self._repository.faults}.items()
-        return {plain_name(name): reason for name, reason in reasons if name not in self._models}
+        """Yield the state of every model that was asked for, or whose directory cannot be read."""
+        faults = self._repository.faults
+        for name in sorted(self._models.keys() | faults.keys()):
+            yield (self._models.get(name) or ModelRecord(name)).summarize(faults.get(name, ""))
 
     def unready_required(self) -> list[ModelSummary]:
         """Return the required models that are not ready, with the reasons."""
         if not self._required:
             return []
-        return unready_required(self._required, self.summaries(), {**self._absent, **self.unread()})
+        return unready_required(self._required, self.summaries(), self._absent)
 
     async def find_required(self) -> None:
         """Log each required model that is not in the repositories.
@@ -252,9 +243,9 @@ class Registry:
         Args:
             found: what `scan` returned.
         """
-        reasons = {**self.load_history.reasons, **self.load_history.left_out}
+        left_out = self.load_history.left_out
         faults = self._repository.faults if found is not None else {}
-        return repository_index(found or {}, self._models, reasons, faults, ready_only=ready_only)
+        return repository_index(found or {}, self._models, left_out, faults, ready_only=ready_only)
 
     async def scan(self) -> dict[str, FoundModel]:
         """Scan the repositories, in a thread.
@@ -298,8 +289,11 @@ class Registry:
         ]
 
     def why_not(self, name: str) -> str:
-        """Return the reason why the last load of a model failed or was not tried; "" = neither."""
-        return self.load_history.reasons.get(name, "") or self.unread().get(name, "")
+        """Return the reason why the last load of a model failed, or why it cannot be read; "" = neither."""
+        if name in self._models and self._models[name].failure:
+            return self._models[name].failure
+        faults = self._repository.faults.items()
+        return next((reason for one, reason in faults if name in (one, plain_name(one))), "")
 
     async def load(
         self, name: str, override: Override | None = None, *, own_worker: bool = True, nested: bool = False
@@ -332,7 +326,7 @@ class Registry:
 
     def failed_dependents(self, names: Collection[str]) -> list[str]:
         """Return the ensembles that need one of `names`, and failed to load."""
-        return sorted(dependents(names, self._loads.needs()) & self.load_history.reasons.keys())
+        return sorted(one for one in dependents(names, self._loads.needs()) if self._models[one].failure)
 
     def find_rebound(self) -> list[str]:
         """Return the ensembles whose steps would refer to other models if they were loaded now."""
@@ -354,8 +348,6 @@ class Registry:
             begun: called once the first of them accepts no more requests.
         """
         self._loads.cancel(name)
-        for one in [one for one in self.load_history.reasons if name in (one, plain_name(one))]:
-            del self.load_history.reasons[one]
         for one in [one for one in self._models if name in (one, plain_name(one))]:
             self._builds.cancel(one)
             await self._unload(one, unload_dependents, begun)
@@ -401,8 +393,8 @@ class Registry:
         self._loads.cancel(name, asked=asked)
         record.plan = None
         record.explicit = record.barren = False
+        record.failure = ""
         record.dismiss()
-        self.load_history.reasons.pop(name, None)
         return needs
 
     def _outermost(self, going: Needs) -> list[str]:
@@ -437,19 +429,20 @@ class Registry:
     async def dismiss_removed(self) -> None:
         """Dismiss the failures of versions, and of models without one, whose directory does not exist any more. Called
         about once a second."""
-        untried = {name: self._repository.places(name) for name in self._untried()}
+        untried = {
+            name: self._repository.places(name)
+            for name, one in self._models.items()
+            if one.failure and not one.versions
+        }
         failed = {name: found for name, one in self._models.items() if (found := one.failed_directories())}
         if not (untried or failed):
             return
         missing = await offload(self._repository.find_missing, {**failed, **untried})
         for name, directories in missing.items():
-            record = self._models.get(name)
-            if record is not None:
-                record.dismiss_missing(directories)
+            record = self._models[name]
+            record.dismiss_missing(directories)
             if directories == untried.get(name):
-                self.load_history.reasons.pop(name, None)
-                if record is not None:
-                    record.barren = False
+                record.failure, record.barren = "", False
 
     async def check_health(self) -> None:
         """Ask each model for its health, without waiting for the answers. Called about once a second.

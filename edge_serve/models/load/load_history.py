@@ -19,7 +19,6 @@ class LoadHistory:
         returning: models that were skipped and are being loaded now.
         failed: models that failed the last time all models were loaded.
         unreadable: why the repositories could not be read when the server started; "" = they could, or can by now.
-        reasons: model in the repository -> why its last load failed.
         on_change: called when a load begins, before it touches the model, and when it ends.
     """
 
@@ -29,7 +28,6 @@ class LoadHistory:
         self.returning: set[str] = set()
         self.failed: set[str] = set()
         self.unreadable = ""
-        self.reasons: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._loading: Counter[str] = Counter()
         #: model -> when its oldest load began

@@ -170,6 +170,8 @@ class FakeRegistry:
     """Remembers what it was told; `told` is set each time. An unload ends when `drained` is set, a load when `loaded`
     is."""
 
+    repository: Repository
+
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
         self.stopped: list[tuple[str, str]] = []
@@ -208,7 +210,7 @@ class FakeRegistry:
         await self.drained.wait()
 
     def why_not(self, name: str) -> str:
-        return ""
+        return self.repository.faults.get(name, "")
 
     def ready_versions(self, name: str) -> tuple[str, ...]:
         return ("1",)
@@ -223,8 +225,9 @@ class FakeRegistry:
         return self.calls[-1]
 
 
-def poller(registry: FakeRegistry, root: Path, interval: float | None = 0.01) -> Poller:
-    return Poller(Repository([root]), cast(Registry, registry), interval)
+def poller(registry: FakeRegistry, *roots: Path, interval: float | None = 0.01, namespaced: bool = False) -> Poller:
+    registry.repository = Repository(roots, namespaced=namespaced)
+    return Poller(registry.repository, cast(Registry, registry), interval)
 
 
 def test_changes_are_followed_while_it_runs(tmp_path: Path) -> None:
@@ -371,7 +374,7 @@ def test_without_an_interval_it_looks_when_asked(tmp_path: Path, monkeypatch: py
 
     async def story() -> None:
         registry = FakeRegistry()
-        subject = poller(registry, tmp_path, None)
+        subject = poller(registry, tmp_path, interval=None)
         await subject.scan_first()
         running = asyncio.create_task(subject.run())
         model(tmp_path, "a", 1)
@@ -476,7 +479,7 @@ def test_an_ensemble_that_cannot_follow_its_steps_is_tried_once_in_each_scan(tmp
         registry = FakeRegistry()
         registry.rebound = ["e"]
         registry.loaded.clear()
-        subject = poller(registry, tmp_path, None)
+        subject = poller(registry, tmp_path, interval=None)
         settled = asyncio.Event()
         subject.on_settled = settled.set
         await subject.scan_first()
@@ -509,7 +512,7 @@ def test_a_model_that_its_load_could_not_read_is_loaded_when_it_can(
         model(tmp_path, "a", 1)
         registry = FakeRegistry()
         registry.loaded.clear()
-        subject = poller(registry, tmp_path, 0.01 if way == "poll" else None)
+        subject = poller(registry, tmp_path, interval=0.01 if way == "poll" else None)
         await subject.scan_first()
         found = subject._repository.scan()["a"]
         with pytest.raises(UnreadableEntry):
@@ -540,7 +543,7 @@ def test_a_reload_of_an_unreadable_model_says_why(tmp_path: Path) -> None:
         root.mkdir()
         (root / "a").symlink_to(model(tmp_path / "releases", "r1", 1))
         registry = FakeRegistry()
-        subject = poller(registry, root, None)
+        subject = poller(registry, root, interval=None)
         await subject.scan_first()
         (tmp_path / "releases/r1").rename(tmp_path / "releases/r2")
         (told,) = await subject.reload(["a"])
@@ -557,7 +560,7 @@ def test_a_reload_names_a_model_of_a_namespace(tmp_path: Path) -> None:
         for root in (first, second):
             model(root, "a", 1)
         registry = FakeRegistry()
-        subject = Poller(Repository([first, second], namespaced=True), cast(Registry, registry), None)
+        subject = poller(registry, first, second, interval=None, namespaced=True)
         await subject.scan_first()
         model(second, "a", 2)
         found = await subject.reload(["a"])

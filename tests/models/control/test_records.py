@@ -258,11 +258,12 @@ def record(*failed: int, loading: tuple[int, ...] = ()) -> ModelRecord:
 
 def test_the_state_of_a_model_is_that_of_its_worst_version() -> None:
     one = record(1, loading=(2,))
-    assert one.summarize("") == ModelSummary("m", "failed", "bad 1")
+    assert one.summarize() == ModelSummary("m", "failed", "bad 1")
     assert [version.version for version in one.failed()] == [1]
     one.dismiss()
-    assert one.summarize("").word == "loading"
-    assert ModelRecord("m").summarize("no file") == ModelSummary("m", "failed", "no file"), "no version was tried"
+    assert one.summarize().word == "loading"
+    untried = ModelRecord("m", failure="no file")
+    assert untried.summarize() == ModelRecord("m").summarize("no file") == ModelSummary("m", "failed", "no file")
 
 
 def test_a_failure_that_is_wanted_is_not_dismissed() -> None:
@@ -270,7 +271,7 @@ def test_a_failure_that_is_wanted_is_not_dismissed() -> None:
     one.dismiss(wanted=[2])
     assert [version.version for version in one.failed()] == [2]
     assert [entry.dismissed for entry in one.index_entries(ready_only=False)] == [True, False]
-    assert list(one.readiness()) == [("2", False)]
+    assert one.readiness() == [("2", False)]
 
 
 def test_required_models_that_are_not_ready_have_a_reason() -> None:
