@@ -23,6 +23,7 @@ from edge_serve.models.load.load_plan import LoadPlan
 from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.load.warmup import WarmupListener, warm_up
+from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.instance_group import Placed, compare, place_instances
 from edge_serve.models.versions.served import Served
 from edge_serve.workers.front.workers import OpenedModel
@@ -133,13 +134,13 @@ class InstanceUpdate:
 
     def __init__(self, served: Served, config: pb.ModelConfig, spec: ModelSpec, directory: Path) -> None:
         assert served.opened is not None, "an ensemble has no instances"
-        assert served.driver is not None, "an ensemble has no instances"
+        assert isinstance(served.runner, Driver), "an ensemble has no instances"
         self.served = served
         self._opened = served.opened
         self._config = config
         self._spec = spec
         self._directory = directory
-        self._driver = served.driver
+        self._driver = served.runner
         self._limited = served.limited
         self._kept, added, self.removed = compare(served.instances, place_instances(config))
         self.added: dict[int, Placed] = dict(zip(self._opened.next_numbers(), added, strict=False))

@@ -60,8 +60,8 @@ class EngineBuilds:
         self._settings = settings
         self._interpreter_for = interpreter_for
         self._environ = environ
-        self._running: dict[tuple[str, int], asyncio.Task[BuiltEngine]] = {}
-        self._began: dict[tuple[str, int], float] = {}
+        #: (model, version) -> its build, and when it began
+        self._running: dict[tuple[str, int], tuple[asyncio.Task[BuiltEngine], float]] = {}
 
     async def make_directory(self) -> None:
         """Make the cache. Call it before the first worker starts: its sandbox closes directories that appear later."""
@@ -105,12 +105,12 @@ class EngineBuilds:
     def running(self) -> Iterator[RunningBuild]:
         """Yield the builds that run or wait now."""
         now = time.monotonic()
-        for (name, version), began in sorted(self._began.items()):
+        for (name, version), (_, began) in sorted(self._running.items()):
             yield RunningBuild(plain_name(name), str(version), now - began, namespace_of(name) or None)
 
     def cancel(self, name: str) -> None:
         """Cancel the builds of a model, whose loads then fail."""
-        for (model, _), task in self._running.items():
+        for (model, _), (task, _) in self._running.items():
             if model == name:
                 task.cancel()
 
@@ -133,8 +133,8 @@ class EngineBuilds:
         self, name: str, version: int, building: Coroutine[Any, Any, BuiltEngine], limit: float
     ) -> BuiltEngine:
         """Wait for a build. `cancel` and the limit end it, from its preparation on."""
-        task = self._running[name, version] = asyncio.create_task(building, name=f"build {name}")
-        self._began[name, version] = time.monotonic()
+        task = asyncio.create_task(building, name=f"build {name}")
+        self._running[name, version] = task, time.monotonic()
         try:
             await asyncio.wait({task}, timeout=limit)
             if not task.done():
@@ -149,7 +149,7 @@ class EngineBuilds:
             await asyncio.wait({task})
             raise
         finally:
-            del self._running[name, version], self._began[name, version]
+            del self._running[name, version]
         if task.cancelled():
             raise Cancelled(f"the build of the engine was cancelled: model '{name}' is unloaded")
         return task.result()

@@ -32,7 +32,8 @@ class LoadHistory:
         self._loading: Counter[str] = Counter()
         #: model -> when its oldest load began
         self._began: dict[str, float] = {}
-        self._late: set[str] = set()
+        #: loads that began before this time are late
+        self._late_before = 0.0
 
     def loading(self) -> list[str]:
         """Return the models of which a version is being opened in a worker now."""
@@ -40,12 +41,12 @@ class LoadHistory:
 
     def loading_in_time(self) -> list[str]:
         """Return those of `loading` that are not late."""
-        return sorted(self._loading.keys() - self._late)
+        return sorted(name for name, began in self._began.items() if began >= self._late_before)
 
     def note_late(self, began_before: float) -> None:
         """Count the loads as late that began before a time (`time.monotonic`): the server serves without them, and they
         are suspects of no crash."""
-        self._late = {name for name, began in self._began.items() if began < began_before}
+        self._late_before = began_before
 
     @contextmanager
     def load(self, name: str) -> Iterator[None]:
@@ -59,7 +60,6 @@ class LoadHistory:
             self._loading -= Counter([name])
             if name not in self._loading:
                 del self._began[name]
-                self._late.discard(name)
             self.on_change()
 
     def wanted(self, names: Iterable[str]) -> list[str]:

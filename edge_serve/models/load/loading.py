@@ -308,7 +308,7 @@ class Loader:
         served = Served(
             config.name, str(version), config, signature, driver, driver.statistics, opened, arena, 0.0,
             shape_key_for(signature), identity=plan.name, directory=plan.directory,
-            golden=plan.golden, instances=dict(enumerate(instances)), engine=engine, driver=driver, limited=limited,
+            golden=plan.golden, instances=dict(enumerate(instances)), engine=engine, limited=limited,
         )  # fmt: skip
         if plan.golden is not None and self._options.proves(plan.name):
             await prove(served, plan.golden, self._proof_seconds, self._driver(config, signature, None))

@@ -19,7 +19,6 @@ from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.messages.trace import Trace
 from edge_serve.models.repository.override import KeptFiles
 from edge_serve.models.repository.repository import namespace_of
-from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.first_response import FirstResponseTimer
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
 from edge_serve.models.run.runner import OnResponse, Runner, Submitter, Ticket
@@ -51,7 +50,6 @@ class Served:
         identity: the model's key in the registry: its name, with namespaces after its repository.
         shape_key: requests with equal keys may share a batch; None = all may.
         kept: the files of a load request, released when the version is closed.
-        driver: the runner, if it has instances; None for an ensemble, and while the version is swapped.
         limited: present if the rate limiter delays its batches.
         cache: the response cache before the runner, which sees no requests while the version is swapped, or leaves.
         instances: the instances by number; empty for an ensemble.
@@ -78,7 +76,6 @@ class Served:
     arena: Arena | None
     load_seconds: float
     shape_key: ShapeKey | None
-    driver: Driver | None = None
     limited: InstanceLimit | None = None
     kept: KeptFiles | None = None
     cache: Submitter | None = None
@@ -175,7 +172,6 @@ class Served:
         other = replace(
             self,
             runner=runner,
-            driver=None,
             opened=None,
             arena=None,
             swapping=True,
