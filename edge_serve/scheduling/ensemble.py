@@ -48,15 +48,13 @@ class TensorRoute:
 
     Attributes:
         outputs: ensemble tensors of the answer.
-        needs: step -> how many other steps it waits for.
-        sources: step -> the steps whose outputs it reads; readers: the reverse.
+        sources: step -> the steps whose outputs it reads, and so waits for; readers: the reverse.
         kept: steps whose outputs are in the answer.
         required: inputs without which the answer cannot be made.
         ends: False when steps wait for each other, or for a tensor that no step writes.
     """
 
     outputs: tuple[str, ...]
-    needs: Mapping[int, int]
     sources: Mapping[int, tuple[int, ...]]
     readers: Mapping[int, tuple[int, ...]]
     kept: frozenset[int]
@@ -112,7 +110,6 @@ class EnsemblePlan:
         read.update(wanted)
         return TensorRoute(
             outputs=tuple(dict.fromkeys(wanted)),
-            needs={step: len(others) for step, others in sources.items()},
             sources=sources,
             readers={step: tuple(others) for step, others in readers.items()},
             kept=frozenset(kept),
@@ -170,7 +167,7 @@ class EnsembleRun:
 
     def start(self) -> Sequence[Cell]:
         """Return the calls to make first."""
-        first = [(step, 0) for step, count in self.route.needs.items() if not count]
+        first = [(step, 0) for step, sources in self.route.sources.items() if not sources]
         self.running = len(first)
         return first
 
@@ -183,7 +180,7 @@ class EnsembleRun:
         ready = []
         for reader in self.route.readers[step]:
             following = (reader, iteration)
-            missing = self._missing.pop(following, self.route.needs[reader]) - 1
+            missing = self._missing.pop(following, len(self.route.sources[reader])) - 1
             if missing:
                 self._missing[following] = missing
             else:

@@ -75,7 +75,7 @@ def test_the_order_of_steps_in_the_configuration_does_not_matter() -> None:
 
 @pytest.mark.parametrize(("wanted", "steps"), [("Y", {0, 1}), ("Z", {2}), ("ZY", {0, 1, 2}), ("", {0, 1, 2})])
 def test_only_steps_that_lead_to_the_wanted_outputs_run(wanted: str, steps: set[int]) -> None:
-    assert set(FORK.route(wanted).needs) == steps
+    assert set(FORK.route(wanted).sources) == steps
 
 
 def test_an_output_that_is_also_an_intermediate_tensor_ends_a_route() -> None:
@@ -248,7 +248,7 @@ def test_any_graph_runs_what_it_must_and_no_more(
         settled.update(plan.steps[index].outputs.values())
         ready = answer(run, index)
     assert settled.issuperset(wanted or outputs)
-    assert ran == set(run.route.needs)
+    assert ran == set(run.route.sources)
     assert is_finished(run) == bool(run.route.kept)
     for index in ran:  # each of them was needed
         useful = set(plan.steps[index].outputs.values()).intersection(wanted or outputs)

@@ -132,7 +132,7 @@ def test_any_graph_releases_memory_with_its_last_reader(
         assert answer.lease is None
     else:
         assert (answer.error, answer.final) == (None, True)
-        assert set(walk.started) == set(route.needs)
+        assert set(walk.started) == set(route.sources)
         assert {step for step, slot in walk.slots.items() if not slot.released} == route.kept
         if answer.lease is not None:
             answer.lease.release()
