@@ -32,7 +32,6 @@ class VersionRecord:
     Attributes:
         directory: of a version that failed to load, in the repository; None = its files came with a load request.
         dismissed: whether its failure no longer counts for the readiness of the server.
-        queue: the requests that wait while the version is unloaded, and its successor is not loaded yet.
     """
 
     version: int
@@ -41,7 +40,12 @@ class VersionRecord:
     served: Served | None = None
     directory: Path | None = None
     dismissed: bool = False
-    queue: SwapQueue | None = None
+
+    @property
+    def queue(self) -> SwapQueue | None:
+        """The requests that wait while the version is unloaded, and its successor is not loaded yet."""
+        runner = self.served.runner if self.served is not None else None
+        return runner if isinstance(runner, SwapQueue) else None
 
     def move(self, event: VersionEvent, reason: str = "") -> None:
         """Apply an event of the state table."""
@@ -51,7 +55,7 @@ class VersionRecord:
 
     def retire(self) -> Served:
         """Take the version that serves out of service, and return it."""
-        served, self.served, self.queue = self.served, None, None
+        served, self.served = self.served, None
         assert served is not None, "only a version that serves is retired"
         self.move(VersionEvent.RETIRED)
         return served

@@ -184,8 +184,7 @@ class VersionSwapper:
         for known in going:
             old = known.served
             assert old is not None, "only versions that serve go"
-            known.queue = SwapQueue(record.name, self._most_waiting)
-            known.served = old.stand_in(known.queue)
+            known.served = old.stand_in(SwapQueue(record.name, self._most_waiting))
             tasks.append(self._start_drain(old, replaced=False))
         self._refresh(record)
         await asyncio.wait(tasks)
@@ -208,7 +207,7 @@ class VersionSwapper:
                 queue.submit_all(back)
                 back.continue_counters(stand_in)
                 self._start_drain(stand_in, replaced=True)
-                known.served, known.queue = back, None
+                known.served = back
                 text = "model %s version %s serves again, because its successor failed to load"
                 log.warning(text, record.name, known.version, extra=model_fields(record.name, known.version))
         self._refresh(record)
@@ -279,7 +278,7 @@ class VersionSwapper:
                 self._start_drain(known.served, replaced=True)
             else:
                 known.move(VersionEvent.LOADED)
-            known.served, known.queue = served, None
+            known.served = served
             text, extra = "model %s version %s ready in %.2f s", model_fields(served.name, served.version)
             log.info(text, served.name, served.version, served.load_seconds, extra=extra)
         for known in replaced:

@@ -184,12 +184,11 @@ class LimitedModel(ModelListener):
         self._driver.held += len(more)
         held.requests += more
 
-    def _take(self, instance: int) -> _Held | None:
+    def _take(self, instance: int) -> None:
         held = self._held.pop(instance, None)
         if held is not None:
             self._driver.statistics.pending -= len(held.requests)
             self._driver.held -= len(held.requests)
-        return held
 
     # ---- for the workers ----------------------------------------------------------------------------------------
 
