@@ -50,8 +50,6 @@ class SequenceScheduler(Scheduler, ABC):
         #: waiting entries, in the order of arrival
         self._queued: dict[Entry, Sequence] = {}
         self._running: dict[int, list[Sequence]] = {n: [] for n in range(instances)}
-        #: instances that are removed when their last sequence has ended
-        self._retiring: set[int] = set()
         #: sequences whose requests have run since the last decision
         self._finished: list[Sequence] = []
         self._refusals: deque[Refuse] = deque()
@@ -113,12 +111,12 @@ class SequenceScheduler(Scheduler, ABC):
         if self._refusals:
             return self._refusals.popleft()
         if not self._queued:
-            return Wait(self._idle_from_ns) if (self._stopping or self._retiring) and self._known else NOTHING
+            return Wait(self._idle_from_ns) if (self._stopping or self.slots.closed) and self._known else NOTHING
         decision = self._decide(now_ns)
         if isinstance(decision, Run):
             return decision
         until_ns = earlier(decision, self._clocks.first_ns())
-        if self._backlog or self._retiring:
+        if self._backlog or self.slots.closed:
             until_ns = earlier(until_ns, self._idle_from_ns)
         return Wait(until_ns) if until_ns else NOTHING
 
@@ -141,16 +139,15 @@ class SequenceScheduler(Scheduler, ABC):
         """See `core.Scheduler`."""
         self._settle_finished(0)
         self.slots.close(instance)
-        self._retiring.add(instance)
-        self._remove_if_empty(instance)
+        self._remove_if_closed(instance)
 
     def has_instance(self, instance: int) -> bool:
         """See `core.Scheduler`."""
         return self._instances.has(instance)
 
-    def _remove_if_empty(self, instance: int) -> None:
-        if instance in self._retiring and not self.slots.at(instance):
-            self._retiring.remove(instance)
+    def _remove_if_closed(self, instance: int) -> None:
+        """Remove an instance that retires, if its last sequence has ended."""
+        if instance in self.slots.closed and not self.slots.at(instance):
             self._instances.retire(instance)
             self.slots.discard(instance)
             self._removed(instance)
@@ -178,7 +175,7 @@ class SequenceScheduler(Scheduler, ABC):
             if sequence.queue:
                 self._backlog[sequence] = None
                 self._backlog.move_to_end(sequence, last=False)
-        self._remove_if_empty(instance)
+        self._remove_if_closed(instance)
         self._fill_slots()
 
     def back(self, instance: int) -> None:
@@ -376,8 +373,7 @@ class SequenceScheduler(Scheduler, ABC):
         instance = sequence.instance
         self.slots.release(instance, sequence.slot)
         sequence.instance = sequence.slot = -1
-        if self._retiring:
-            self._remove_if_empty(instance)
+        self._remove_if_closed(instance)
 
     def _remove_sequence(self, sequence: Sequence) -> None:
         if self._known.get(sequence.id) is sequence:
@@ -440,7 +436,7 @@ class SequenceScheduler(Scheduler, ABC):
     def _check(self) -> None:
         self._instances._check()
         self.slots._check()
-        assert all(self.slots.at(instance) for instance in self._retiring), "an empty instance is kept"
+        assert all(self.slots.at(instance) for instance in self.slots.closed), "an empty instance is kept"
         placed = {sequence: (instance, slot) for instance, slot, sequence in self.slots}
         sequences = set(self._known.values())
         assert placed.keys() | self._backlog.keys() <= sequences, "a slot is taken by an unknown sequence"

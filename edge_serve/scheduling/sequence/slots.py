@@ -11,7 +11,11 @@ T = TypeVar("T")
 
 
 class SequenceSlots(Generic[T]):
-    """Assigns sequences to slots of instances. Memory grows with the slots ever taken, not with `count`."""
+    """Assigns sequences to slots of instances. Memory grows with the slots ever taken, not with `count`.
+
+    Attributes:
+        closed: instances whose free slots are not taken any more.
+    """
 
     def __init__(self, instances: Collection[int], count: int) -> None:
         self._count = count
@@ -21,8 +25,7 @@ class SequenceSlots(Generic[T]):
         #: heap of (slot, instance): released slots, and the first fresh one of each instance
         self._free = [(0, instance) for instance in instances]
         self._away: set[int] = set()
-        #: instances whose free slots are not taken any more
-        self._closed: set[int] = set()
+        self.closed: set[int] = set()
         heapify(self._free)
 
     def add(self, instance: int) -> None:
@@ -33,7 +36,7 @@ class SequenceSlots(Generic[T]):
 
     def close(self, instance: int) -> None:
         """Assign no more slots in an instance. Those that are taken stay taken until they are released."""
-        self._closed.add(instance)
+        self.closed.add(instance)
         self._free = [free for free in self._free if free[1] != instance]
         heapify(self._free)
 
@@ -42,7 +45,7 @@ class SequenceSlots(Generic[T]):
         self._taken.pop(instance, None)
         self._fresh.pop(instance, None)
         self._away.discard(instance)
-        self._closed.discard(instance)
+        self.closed.discard(instance)
 
     def take(self, sequence: T) -> tuple[int, int] | None:
         """Take the lowest free slot, and return (instance, slot); None if all are taken."""
@@ -59,7 +62,7 @@ class SequenceSlots(Generic[T]):
     def release(self, instance: int, slot: int) -> None:
         """Release a slot."""
         del self._taken[instance][slot]
-        if instance not in self._closed:
+        if instance not in self.closed:
             heappush(self._free, (slot, instance))
 
     def at(self, instance: int) -> dict[int, T]:
@@ -82,7 +85,7 @@ class SequenceSlots(Generic[T]):
         if instance in self._away:
             self._away.remove(instance)
             self._fresh[instance] = 0
-            if instance not in self._closed:
+            if instance not in self.closed:
                 heappush(self._free, (0, instance))
 
     def __iter__(self) -> Iterator[tuple[int, int, T]]:
@@ -95,7 +98,7 @@ class SequenceSlots(Generic[T]):
         for instance, taken in self._taken.items():
             free = {slot for slot, where in self._free if where == instance}
             assert not free & taken.keys()
-            if instance in self._closed:
+            if instance in self.closed:
                 assert not free
                 continue
             if instance in self._away:
