@@ -11,7 +11,7 @@ import pytest
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, InferTensor, Shape, Unseen
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, Unseen
 from edge_serve.models.extras.cached_runner import MOST_INPUT_BYTES, CachedRunner
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.run.runner import OnResponse, Runner
@@ -308,10 +308,11 @@ def test_answers_keep_their_order_where_that_is_asked_for() -> None:
     assert [response.id for response in world.got[1:]] == ["slow", "hit"]
 
 
-def test_very_large_requests_are_run_without_a_look() -> None:
+@pytest.mark.parametrize(("data", "shared"), [(bytes(MOST_INPUT_BYTES + 1), False), (Unseen.buffer(1), True)])
+def test_very_large_requests_and_a_clients_memory_bypass_the_cache(data: Buffer, shared: bool) -> None:
     world = World()
     for _ in range(2):
-        request = InferRequest("m", inputs=[InferTensor("IN", DataType.UINT8, (1,), bytes(MOST_INPUT_BYTES + 1))])
+        request = InferRequest("m", inputs=[InferTensor("IN", DataType.UINT8, (1,), data)], shared=shared)
         world.runner.submit(request, 1, None, world.got.append)
         world.model.answer()
 
@@ -324,16 +325,6 @@ def test_an_answer_larger_than_the_cache_is_logged_once(caplog: pytest.LogCaptur
     assert [world.run(1), world.run(1)] == [1, 2]
     assert len(caplog.records) == 1
     assert "takes more than 10 bytes" in caplog.text
-
-
-def test_tensors_in_a_clients_memory_bypass_the_cache() -> None:
-    world = World()
-    for _ in range(2):
-        request = InferRequest("m", inputs=[InferTensor("IN", DataType.UINT8, (1,), Unseen.buffer(1))], shared=True)
-        world.runner.submit(request, 1, None, world.got.append)
-        world.model.answer()
-
-    assert (world.model.runs, world.counts) == (2, (0, 0))
 
 
 def test_a_version_with_many_responses_is_closed_in_turns_of_the_event_loop() -> None:

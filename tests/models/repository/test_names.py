@@ -8,19 +8,13 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.models.repository.names import check_name, parse_version
 
 
-@pytest.mark.parametrize("name", ["", " ", "../x", "a/b", "a\\b", "a\x00", "caf\udce9"])
-def test_names_that_leave_the_repository_are_refused(name: str) -> None:
-    with pytest.raises(InvalidArgument):
-        check_name(name)
-
-
 @pytest.mark.parametrize("text", ["-1", "x", "1.5", str(1 << 63), ""])
 def test_versions_are_positive_numbers(text: str) -> None:
     with pytest.raises(InvalidArgument, match="version should be an integral value > 0"):
         parse_version(text)
 
 
-@pytest.mark.parametrize("name", [".", " . ", "..", " ..", "../m", "a/b", "a\\b", "a\x00b", " ", "\ud800"])
+@pytest.mark.parametrize("name", ["", " ", ".", " . ", "..", " ..", "../m", "a/b", "a\\b", "a\x00b", "caf\udce9"])
 def test_names_that_could_leave_the_repository_are_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match=r"must not contain path|cannot be empty|must be UTF-8"):
         check_name(name)

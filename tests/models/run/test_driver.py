@@ -199,26 +199,6 @@ def test_the_instance_gets_its_next_batch_before_the_answers_are_given() -> None
     play(story)
 
 
-def test_answers_that_share_memory_give_it_back_with_the_last() -> None:
-    async def story() -> None:
-        here = Scene(batcher())
-        for id in "abcd":
-            here.submit(id)
-        here.reply()
-        outputs = Slot()
-        here.reply(1, outputs)
-        leases = [response.lease for response in here.responses[1:]]
-
-        assert len(leases) == 3
-        for position, lease in enumerate(leases):
-            assert lease is not None
-            assert outputs.released == 0, position
-            lease.release()
-        assert outputs.released == 1
-
-    play(story)
-
-
 def test_a_queued_request_is_cancelled_at_once() -> None:
     async def story() -> None:
         here = Scene(batcher())
