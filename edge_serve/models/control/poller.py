@@ -264,20 +264,18 @@ class Poller:
                 task.cancel()
 
     async def _run(self) -> None:
-        due, settle = self._next(), self._interval or SETTLE_ON_REQUEST
-        asked, again = False, None
+        settle = self._interval or SETTLE_ON_REQUEST
+        due, asked, again = self._next(), False, None
         while True:
             requested = await self._asked(due)
             if requested:
                 log.info("looking for changes in the model repositories")
-                settle = min(settle, SETTLE_ON_REQUEST)
                 asked = True
                 self._repository.retry()
             scans = requested or (due is not None and time.monotonic() >= due)  # else a load has ended
             if scans:
-                again = await self._scan_or_log(settle)
+                again = await self._scan_or_log(min(settle, SETTLE_ON_REQUEST) if asked else settle)
             if again is None and not self._loads:
-                settle = self._interval or SETTLE_ON_REQUEST
                 if not self._trouble:
                     self._registry.load_history.unreadable = ""
                 if asked:

@@ -225,8 +225,8 @@ class Loader:
             return EnsembleRunner(Ensemble(layout, signature, counters, lookup, self._clock, most_calls))
 
         served = Served(
-            config.name, str(version), config, signature, runner(statistics), statistics, None, None, 0.0,
-            shape_key_for(signature), identity=plan.name, directory=plan.directory, golden=plan.golden,
+            config.name, str(version), config, signature, runner(statistics), statistics,
+            shape_key=shape_key_for(signature), identity=plan.name, directory=plan.directory, golden=plan.golden,
         )  # fmt: skip
         if plan.golden is not None and self._options.proves(plan.name):
             await prove_with(served, plan.golden, self._proof_seconds, runner(self._new_statistics(config)))
@@ -306,8 +306,8 @@ class Loader:
         undo.push_async_callback(opened.close)
         await warm_up(config, signature, plan.directory, opened, warmup)
         served = Served(
-            config.name, str(version), config, signature, driver, driver.statistics, opened, arena, 0.0,
-            shape_key_for(signature), identity=plan.name, directory=plan.directory,
+            config.name, str(version), config, signature, driver, driver.statistics, opened, arena,
+            shape_key=shape_key_for(signature), identity=plan.name, directory=plan.directory,
             golden=plan.golden, instances=dict(enumerate(instances)), engine=engine, limited=limited,
         )  # fmt: skip
         if plan.golden is not None and self._options.proves(plan.name):

@@ -72,10 +72,10 @@ class Served:
     signature: Signature
     runner: Runner
     statistics: ModelStatistics
-    opened: OpenedModel | None
-    arena: Arena | None
-    load_seconds: float
-    shape_key: ShapeKey | None
+    opened: OpenedModel | None = None
+    arena: Arena | None = None
+    load_seconds: float = 0.0
+    shape_key: ShapeKey | None = None
     limited: InstanceLimit | None = None
     kept: KeptFiles | None = None
     cache: Submitter | None = None

@@ -60,7 +60,7 @@ class Target:
 def served(runner: Target | SwapQueue, text: str = FLAT) -> Served:
     config = parse_model_config(text)
     signature = signature_of(config, "m", 1, {})
-    return Served("m", "1", config, signature, cast(Runner, runner), new_statistics(), None, None, 0.0, None)
+    return Served("m", "1", config, signature, cast(Runner, runner), new_statistics())
 
 
 def request(id: str) -> InferRequest:

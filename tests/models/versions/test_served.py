@@ -28,7 +28,7 @@ def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
     closed: list[str] = []
     signature = Signature("m", "1", "", 0, {}, {})
     runner, statistics = SwapQueue("m", 1), new_statistics()
-    served = Served("m", "1", ModelConfig(name="m"), signature, runner, statistics, None, None, 0.0, lambda _: None)
+    served = Served("m", "1", ModelConfig(name="m"), signature, runner, statistics)
     served.on_close = (lambda: closed.append("m"),)
     stand_in = served.stand_in(SwapQueue("m", 1))
     for version in (served, stand_in):
@@ -39,7 +39,7 @@ def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
 
 def test_the_files_of_a_load_request_stay_for_another_load_of_the_version(tmp_path: Path) -> None:
     signature = Signature("m", "1", "", 0, {}, {})
-    served = Served("m", "1", ModelConfig(), signature, Counted(), new_statistics(), None, None, 0.0, None)
+    served = Served("m", "1", ModelConfig(), signature, Counted(), new_statistics())
     with TemporaryDirectory(dir=tmp_path) as files:
         served.kept = KeptFiles(TemporaryDirectory(dir=files))
         stand_in = served.stand_in(Counted())
@@ -70,7 +70,7 @@ class Counted(Runner):
 def test_the_cache_gets_requests_until_the_version_leaves_or_is_swapped() -> None:
     runner, cache, waiting = Counted(), Counted(), Counted()
     signature = Signature("m", "1", "", 0, {}, {})
-    served = Served("m", "1", ModelConfig(name="m"), signature, runner, new_statistics(), None, None, 0.0, None)
+    served = Served("m", "1", ModelConfig(name="m"), signature, runner, new_statistics())
     served.cache = cache
     served.submit(InferRequest("m"), lambda response: None)
     stand_in = served.stand_in(waiting)
@@ -85,7 +85,7 @@ def test_a_request_is_a_part_of_a_trace_until_its_last_answer() -> None:
     recorder, runner, heard = Collected(), Counted(), list[InferResponse]()
     trace = Trace(1, recorder, timestamps=True, tensors=False)
     signature = Signature("step", "3", "", 0, {}, {})
-    served = Served("step", "3", ModelConfig(), signature, runner, new_statistics(), None, None, 0.0, None)
+    served = Served("step", "3", ModelConfig(), signature, runner, new_statistics())
     request = InferRequest("step", id="r", compute=ComputeTimes())
 
     assert served.submit_part(request, heard.append, trace) is ANSWERED
