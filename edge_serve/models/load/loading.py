@@ -189,14 +189,17 @@ class Loader:
             EdgeServeError: the version cannot be served.
         """
         started = time.monotonic()
-        async with AsyncExitStack() as undo:
-            undo.push_async_callback(self._workers.release_reserved, self.spec(plan, plan.config, version))
-            async with self._measured(plan) as taken:
-                served = await self._open(plan, version, own_worker, undo)
-                if self._device_memory is not None:
-                    await self._device_memory.check_limits(served.instances.values(), self.devices)
-            served.gpu_memory = taken
-            undo.pop_all()
+        try:
+            async with AsyncExitStack() as resources:
+                async with self._measured(plan) as taken:
+                    served = await self._open(plan, version, own_worker, resources)
+                    if self._device_memory is not None:
+                        await self._device_memory.check_limits(served.instances.values(), self.devices)
+                served.gpu_memory = taken
+                served.on_close.push_async_callback(resources.pop_all().aclose)
+        except BaseException:
+            await self._workers.release_reserved(self.spec(plan, plan.config, version))
+            raise
         served.kept = plan.acquire_files()
         served.load_seconds = time.monotonic() - started
         return served
@@ -275,18 +278,19 @@ class Loader:
         used = {one.spec.device_id if one.spec.kind == "GPU" else -1 for one in instances}
         return self.devices.uuid(used.pop()) if len(used) == 1 else ""
 
-    async def _open(self, plan: LoadPlan, version: int, own_worker: bool, undo: AsyncExitStack) -> Served:
+    async def _open(self, plan: LoadPlan, version: int, own_worker: bool, resources: AsyncExitStack) -> Served:
+        """Open a version, and push whatever is to be closed with it to `resources`."""
         if plan.pack is not None and plan.pack.name != plan.config.backend:
             text, extra = "model %s: backend '%s' is served by the pack '%s'", model_fields(plan.name)
             log.info(text, plan.name, plan.config.backend, plan.pack.name, extra=extra)
         arena = Arena(f"{plan.name}-{version}", self._budget)
-        undo.callback(arena.close)
+        resources.callback(arena.close)
         config = self.settle(plan.config)
         own = plan.gets_own_worker(own_worker)
         spec = self.spec(plan, config, version)
         engine = await self.builds.open(plan.name, spec, self.devices)
         if engine is not None:
-            undo.callback(engine.release)
+            resources.callback(engine.release)
             spec = self.spec(plan, config, version, engine)
         if self._options.auto_complete:
             document = await self._workers.describe(spec, config.backend, own_worker=own)
@@ -299,11 +303,11 @@ class Loader:
         instances = place_instances(config)
         limited = self._gate.admit(instances) if self._gate is not None else None
         if limited is not None:
-            undo.callback(limited.close)
+            resources.callback(limited.close)
         driver, warmup = self._driver(config, signature, limited, self._options.start_delay), WarmupListener()
         specs = [one.spec for one in instances]
         opened = await self._workers.open(spec, config.backend, specs, warmup, arena, own_worker=own)
-        undo.push_async_callback(opened.close)
+        resources.push_async_callback(opened.close)
         await warm_up(config, signature, plan.directory, opened, warmup)
         served = Served(
             config.name, str(version), config, signature, driver, driver.statistics, opened, arena,
@@ -317,9 +321,6 @@ class Loader:
             opened.listener = driver
         else:
             limited.join(driver, opened)
-            served.on_close += (limited.close,)
-        if engine is not None:
-            served.on_close += (engine.release,)
         served.gpu_uuid = self._gpu_uuid(instances)
         self._add_front(served)
         # the model's own `is_ready` counts from the start, as in Triton
@@ -346,7 +347,7 @@ class Loader:
             personal=is_ensemble or not (config.backend in MARKS_PERSONAL or is_python(config)),
             keep_parameters=not is_ensemble, ordered=config.dynamic_batching.preserve_ordering,
         )  # fmt: skip
-        served.on_close += (served.cache.close,)
+        served.on_close.callback(served.cache.close)
 
     def spec(
         self, plan: LoadPlan, config: pb.ModelConfig, version: int, engine: EngineLease | None = None
@@ -400,16 +401,11 @@ class Loader:
     async def close(self, served: Served) -> None:
         """Close the model in its worker and release its memory. Never raises."""
         try:
-            if served.opened is not None:
-                await served.opened.close()
+            await served.on_close.aclose()
         except EdgeServeError as error:
             text, extra = "model %s version %s did not close cleanly: %s", model_fields(served.name, served.version)
             log.warning(text, served.name, served.version, error.message, extra=extra)
         finally:
-            for give_back in served.on_close:
-                give_back()
-            if served.arena is not None:
-                served.arena.close()
             if served.kept is not None:
                 await served.kept.release()
 

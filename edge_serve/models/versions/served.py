@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
@@ -55,7 +56,7 @@ class Served:
         instances: the instances by number; empty for an ensemble.
         first_responses: times its requests; None = no metric asks for that.
         lineage: the counters of the loads that this one replaced.
-        on_close: called when the version is closed, to release resources of the whole server.
+        on_close: releases the resources that the version holds.
         directory: the directory of the model's files.
         golden: its golden test; None = it has none.
         engine: the engine that its load built or found in the cache; None = its own files are served.
@@ -80,7 +81,7 @@ class Served:
     kept: KeptFiles | None = None
     cache: Submitter | None = None
     first_responses: FirstResponseTimer | None = None
-    on_close: tuple[Callable[[], None], ...] = ()
+    on_close: AsyncExitStack = field(default_factory=AsyncExitStack)
     identity: str = ""
     directory: Path = Path()
     golden: GoldenTest | None = None
@@ -176,7 +177,7 @@ class Served:
             arena=None,
             swapping=True,
             before=self,
-            on_close=(),
+            on_close=AsyncExitStack(),
             references=0,
             _free=None,
         )

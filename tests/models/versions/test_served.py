@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +30,10 @@ def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
     signature = Signature("m", "1", "", 0, {}, {})
     runner, statistics = SwapQueue("m", 1), new_statistics()
     served = Served("m", "1", ModelConfig(name="m"), signature, runner, statistics)
-    served.on_close = (lambda: closed.append("m"),)
+    served.on_close.callback(closed.append, "m")
     stand_in = served.stand_in(SwapQueue("m", 1))
     for version in (served, stand_in):
-        for close in version.on_close:
-            close()
+        asyncio.run(version.on_close.aclose())
     assert closed == ["m"]
 
 
