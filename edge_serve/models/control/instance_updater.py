@@ -57,10 +57,11 @@ class InstanceUpdater:
             LoadFailure: an instance failed to open; nothing has changed.
         """
         prepared: list[InstanceUpdate] = []
-        try:
+        async with contextlib.AsyncExitStack() as undo:
             for version, served in versions.items():
                 try:
                     update = self._plan(served, plan)
+                    undo.push_async_callback(update.cancel)
                     await self._prepare(plan, update, nested)
                 except EdgeServeError as error:
                     text = "failed to change the instances of '%s' version %d: %s"
@@ -69,10 +70,7 @@ class InstanceUpdater:
                     raise LoadFailure(plan.name, reason) from error
                 prepared.append(update)
             yield prepared
-        except BaseException:
-            for one in prepared:
-                await one.cancel()
-            raise
+            undo.pop_all()
 
     def _plan(self, served: Served, plan: LoadPlan) -> InstanceUpdate:
         """Plan the change of instances that the plan's `instance_group` asks for; everything else stays.
@@ -150,22 +148,18 @@ class InstanceUpdate:
         """Open the new instances and warm them up, while the others serve.
 
         Raises:
-            EdgeServeError: a new instance cannot serve; nothing has changed.
+            EdgeServeError: a new instance cannot serve, and `cancel` is to be called.
         """
         if not self.added:
             return
         if self._limited is not None:
             self._limited.add(self.added)
-        try:
-            warmup, specs = WarmupListener(), {number: one.spec for number, one in self.added.items()}
-            self._fresh = await self._opened.add(self._spec, specs, warmup)
-            await warm_up(self._config, self.served.signature, self._directory, self._fresh, warmup)
-        except BaseException:
-            await self.cancel()
-            raise
+        warmup, specs = WarmupListener(), {number: one.spec for number, one in self.added.items()}
+        self._fresh = await self._opened.add(self._spec, specs, warmup)
+        await warm_up(self._config, self.served.signature, self._directory, self._fresh, warmup)
 
     async def cancel(self) -> None:
-        """Close the instances that `prepare` has opened."""
+        """Close the instances that `prepare` has opened, if any."""
         if self._fresh is not None:
             await self._fresh.close()
         for number in self.added:
