@@ -213,7 +213,6 @@ class DynamicBatching:
     max_batch_size: int
     preferred_batch_sizes: tuple[int, ...] = ()
     max_queue_delay_us: int = 0
-    preserve_ordering: bool = False
     priority_levels: int = 0
     default_priority_level: int = 0
     default_policy: QueuePolicy = field(default_factory=QueuePolicy)

@@ -60,7 +60,6 @@ def dynamic_batching(config: pb.ModelConfig) -> DynamicBatching:
         max_batch_size=max(1, config.max_batch_size),
         preferred_batch_sizes=tuple(batching.preferred_batch_size),
         max_queue_delay_us=batching.max_queue_delay_microseconds,
-        preserve_ordering=batching.preserve_ordering,
         priority_levels=batching.priority_levels,
         default_priority_level=batching.default_priority_level,
         default_policy=_queue_policy(batching.default_queue_policy),

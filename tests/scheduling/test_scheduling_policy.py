@@ -55,7 +55,6 @@ def test_every_field_arrives() -> None:
     batching = config.dynamic_batching
     batching.preferred_batch_size.extend([2, 4])
     batching.max_queue_delay_microseconds = 7
-    batching.preserve_ordering = True
     batching.priority_levels = 3
     batching.default_priority_level = 2
     batching.default_queue_policy.default_timeout_microseconds = 11
@@ -67,7 +66,6 @@ def test_every_field_arrives() -> None:
         max_batch_size=8,
         preferred_batch_sizes=(2, 4),
         max_queue_delay_us=7,
-        preserve_ordering=True,
         priority_levels=3,
         default_priority_level=2,
         default_policy=QueuePolicy(default_timeout_us=11, allow_timeout_override=True),
