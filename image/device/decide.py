@@ -96,9 +96,14 @@ def with_pending(slots: Slots, version: int) -> Slots:
 
 
 def without_cut_off(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:
-    """Return the record without a pending version that has no entry: its installation was cut off."""
-    here = {one.version for one in entries if one.usable or one.version == running}
-    return slots if slots.pending in here else slots._replace(pending=None)
+    """Return the record without a pending version that neither waits for its restart nor is tried.
+
+    One without an entry was cut off while it was installed. The running one is tried until it is confirmed, and only
+    while there is another one to go back to: without that, no verdict would ever end the try.
+    """
+    waiting = {one.version for one in others(entries, running)}
+    is_tried = slots.pending == running and running not in slots.confirmed and bool(waiting)
+    return slots if is_tried or slots.pending in waiting else slots._replace(pending=None)
 
 
 def without_others(slots: Slots, running: int) -> Slots:

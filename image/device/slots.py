@@ -64,7 +64,7 @@ class Slots(NamedTuple):
     Attributes:
         confirmed: versions that were found good on this device, oldest first.
         bad: version -> why it must not be installed again.
-        pending: the version that is being installed or tried.
+        pending: the version that is being installed, waits for its restart, or is tried. Each boot decides it anew.
         previous: the version that ran before this one.
     """
 

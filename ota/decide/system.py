@@ -15,7 +15,8 @@ class SystemState:
     Attributes:
         confirmed: versions that were found good here; () = none yet, or the record is lost.
         bad: version -> why it failed here.
-        pending: a version that is being installed or tried; 0 = none. previous: the other good one; 0 = none.
+        pending: a version that is being installed, waits for its restart, or is tried; 0 = none.
+        previous: the other good one; 0 = none.
         state_schema: the format of the data partition; 0 = unknown.
     """
 
@@ -31,8 +32,8 @@ class SystemState:
 
     @property
     def is_tried(self) -> bool:
-        """Whether the running version is new here, and there is a good one to fall back to."""
-        return bool(self.confirmed) and self.version not in self.confirmed
+        """Whether the running version is new here, and there is one to fall back to. The root side decides it."""
+        return self.pending == self.version
 
     @property
     def title(self) -> str:

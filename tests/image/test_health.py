@@ -175,6 +175,28 @@ def test_a_version_that_failed_is_recorded_with_its_reason(tmp_path: Path, fault
     )
 
 
+@pytest.mark.parametrize(
+    ("entries", "slots", "pending"),
+    [
+        (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), 2),
+        (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((), pending=2), 2),
+        (["edge_1+0-5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), None),
+        (["edge_2+2-1.efi"], Slots((1,), pending=2), None),
+        (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1, 2), pending=2), None),
+        (["edge_2+5.efi", "edge_3+3-0.efi"], Slots((2,), pending=3), 3),
+        (["edge_2+5.efi"], Slots((2,), pending=3), None),
+    ],
+)
+def test_a_version_is_tried_until_its_verdict_while_another_one_can_start(
+    tmp_path: Path, faults: dict[str, str], entries: list[str], slots: Slots, pending: int | None
+) -> None:
+    machine = Machine(tmp_path, entries, 2, slots)
+
+    health.note(machine.boot)
+
+    assert machine.boot.load().pending == pending
+
+
 def test_a_version_that_never_reported_is_recorded_too(tmp_path: Path, faults: dict[str, str]) -> None:
     machine = Machine(tmp_path, ["edge_1+4-1.efi", "edge_2+0-3.efi"], 1, Slots((1,), pending=2))
 

@@ -83,7 +83,7 @@ def as_journal(state: SystemState, layout: StateLayout) -> Journal:
     following, variant = None, f"{state.profile}-{state.arch}"
     document = system_stage.staged(layout)
     if state.is_tried:
-        active = max(one for one in state.confirmed)
+        active = max(state.confirmed, default=0)
         following = NextRelease(state.version, variant, UpdateStage.PROBATION, 0, 0.0)
         return Journal(SYSTEM, {}, active, 0, following)
     if state.pending and state.pending != state.version:

@@ -33,10 +33,12 @@ class ImageDevice:
         self.boots(version)
 
     def boots(self, version: int, profile: str = "", **record: object) -> None:
-        """Run a version; change members of slots.json."""
+        """Run a version; change members of slots.json. One that is not confirmed is tried: the root side says so."""
         release = f'ID=debian\nIMAGE_ID="edge"\nIMAGE_VERSION="{version}"\n'
         self.write("etc/os-release", release + (f"VARIANT_ID={profile}\n" if profile else ""))
-        self.record |= record
+        self.record |= {"pending": None, **record}
+        if self.record["confirmed"] and version not in self.record["confirmed"] and "pending" not in record:
+            self.record["pending"] = version
         self.write("var/lib/edge-system/slots.json", json.dumps(self.record))
 
     def write(self, path: str, text: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from image.device import slot
+from image.device import health, report, slot
 from image.device.install import VERIFY, Installer, UpdateRefused
-from image.device.slots import Failure, SlotStore
+from image.device.slots import Failure, Slots, SlotStore
 from image.device.system import Requests
 from ota.cli import main
 from tests.image.machine import status
@@ -116,6 +116,24 @@ def test_rollback_by_the_operator_selects_the_other_system(device: Device) -> No
     with root_side(device.root, device.answer):
         device.fleet.run("system", "rollback", status=8)
     assert "this device has none to go back to" in one_sentence(device.fleet.err)
+
+
+def test_a_bad_system_without_another_one_is_updated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The good one died after the new one was installed; no boot makes the new one good."""
+    for name in ("report", "clear"):
+        monkeypatch.setattr(report, name, lambda *arguments, **options: None)
+    device.boot.remove_entries(device.boot.entries())
+    for name in ("edge_1+0-5.efi", "edge_2+2-1.efi"):
+        (device.boot.entries_directory / name).write_text("kernel")
+    device.boot.save(Slots((1,), pending=2))
+    device.boots(2)
+    device.fleet.publish(3)
+    for _ in range(2):
+        health.note(device.boot)
+        assert not health.fall_back(device.boot, 2, "health", "no answer", device.restart)
+        assert "not confirmed yet" in device.fleet.run("system", "status")
+    assert "3 is installed, and the device restarts into it" in device.apply()
+    assert device.restarts == 1
 
 
 @pytest.mark.parametrize("change", ["root", "document", "metadata"])
