@@ -87,12 +87,16 @@ def waits_for_restart(entries: Iterable[BootEntry], slots: Slots, running: int, 
     return slots.pending == version and any(one.version == version for one in others(entries, running))
 
 
-def with_pending(slots: Slots, version: int) -> Slots:
+def with_pending(slots: Slots, version: int, data_lasted: bool) -> Slots:
     """Return the record while a version is installed, which is new even if it was good in a slot before.
 
     The version in the other slot is good until its entry is removed: an installation may end before.
+
+    Args:
+        data_lasted: whether /var is on the data partition now.
     """
-    return slots._replace(pending=version, confirmed=tuple(one for one in slots.confirmed if one != version))
+    confirmed = tuple(one for one in slots.confirmed if one != version)
+    return slots._replace(pending=version, confirmed=confirmed, data_lasted=data_lasted)
 
 
 def without_cut_off(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:
@@ -132,13 +136,14 @@ def baseline_of(running: int, version: int, status: Mapping[str, Any] | None) ->
 
 
 def lacks_data(entries: Iterable[BootEntry], slots: Slots, running: int, lasting: bool) -> bool:
-    """Return whether a new system does not use the data of the old one, to which the device can go back.
+    """Return whether a new system does not use the data that the old one used, to which the device can go back.
 
     Args:
         lasting: whether /var is on the data partition. The copy of the record on the boot partition names the update
             in any case.
     """
-    return slots.pending == running and not lasting and target_of_rollback(entries, slots, running) is not None
+    is_lost = slots.pending == running and slots.data_lasted and not lasting
+    return is_lost and target_of_rollback(entries, slots, running) is not None
 
 
 def is_settled(status: Mapping[str, Any] | None) -> bool:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from image.device import decide
+from image.device.data.place import read_place
 from image.device.slots import Slots, SlotStore
 
 #: kind of a file in the document -> how its name ends
@@ -162,7 +163,8 @@ class Installer:
         self._boot.write_baseline(decide.baseline_of(running, version, self._ask_settled()))
         before = self._boot.entries()
         try:
-            self._boot.save(decide.with_pending(slots, version))
+            place = read_place(self._boot.run)
+            self._boot.save(decide.with_pending(slots, version, place is None or place.lasting))
             # first the kernels: no entry may be left whose slot is overwritten
             self._boot.remove_entries(one for one in before if one.version != running)
             sysupdate = [SYSUPDATE, f"--transfer-source={self._stage}", "--verify=no"]

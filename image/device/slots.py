@@ -66,12 +66,14 @@ class Slots(NamedTuple):
         bad: version -> why it must not be installed again.
         pending: the version that is being installed, waits for its restart, or is tried. Each boot decides it anew.
         previous: the version that ran before this one.
+        data_lasted: whether /var was on the data partition when `pending` was installed; missing in older records.
     """
 
     confirmed: tuple[int, ...] = ()
     bad: Mapping[int, str] = MappingProxyType({})
     pending: int | None = None
     previous: int | None = None
+    data_lasted: bool = True
 
     def with_bad(self, version: int, reason: str) -> Slots:
         """Return the record with one more bad version."""
@@ -91,6 +93,7 @@ class Slots(NamedTuple):
                 "bad": {str(version): reason for version, reason in sorted(self.bad.items())},
                 "pending": self.pending,
                 "previous": self.previous,
+                "data_lasted": self.data_lasted,
             }
         )
 
@@ -106,6 +109,7 @@ def read_slots(data: bytes | None) -> Slots | None:
             {int(version): str(reason) for version, reason in found["bad"].items()},
             None if found["pending"] is None else _number(found["pending"]),
             None if found["previous"] is None else _number(found["previous"]),
+            found.get("data_lasted", True) is True,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

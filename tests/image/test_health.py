@@ -122,13 +122,14 @@ def test_a_baseline_of_another_update_does_not_count(tmp_path: Path, text: str) 
     [
         (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), "bad"),
         (["edge_1+5.efi", "edge_2+0-3.efi"], Slots((1,), pending=2), "bad"),
+        (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2, data_lasted=False), "good"),
         (["edge_1+0-5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), "good"),
         (["edge_1+2-1.efi", "edge_2+2-1.efi"], Slots((), pending=2), "good"),
         (["edge_2+2-1.efi"], Slots((), pending=2), "good"),
         (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,)), "good"),
     ],
 )
-def test_a_new_system_that_cannot_read_the_data_is_bad_if_a_good_one_is_there(
+def test_a_new_system_that_cannot_read_the_data_is_bad_if_a_good_one_could(
     tmp_path: Path, faults: dict[str, str], entries: list[str], slots: Slots, word: str
 ) -> None:
     machine = Machine(tmp_path, entries, 2, slots)

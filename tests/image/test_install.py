@@ -129,6 +129,15 @@ class TestInstall:
         baseline = read_json(disk.boot.state / "baseline.json")
         assert (baseline["live"], baseline["models"], len(slept) + 1) == (live, models, asked)
 
+    @pytest.mark.parametrize("lasting", [True, False])
+    def test_the_record_says_whether_the_old_system_had_lasting_data(self, disk: Disk, lasting: bool) -> None:
+        disk.place_data(lasting, "" if lasting else "data-damaged")
+        disk.offer(3)
+
+        installer(disk).install(3)
+
+        assert disk.boot.load() == Slots((1, 2), {}, 3, 1, data_lasted=lasting)
+
     def test_a_version_that_is_written_again_is_tried_again(self, tmp_path: Path) -> None:
         disk = Disk(tmp_path / "device")
         disk.boot.set_tries(2, 0)

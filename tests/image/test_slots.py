@@ -31,13 +31,21 @@ def test_other_files_are_no_entries(name: str) -> None:
 
 
 def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    slots = Slots((3, 5), {4: "it failed"}, 6, 3)
+    slots = Slots((3, 5), {4: "it failed"}, 6, 3, data_lasted=False)
     machine = Machine(tmp_path, [], slots=slots)
 
     assert machine.boot.load() == slots
     assert read_json(machine.boot.record) == {
         "schema": 1, "confirmed": [3, 5], "bad": {"4": "it failed"}, "pending": 6, "previous": 3,
+        "data_lasted": False,
     }  # fmt: skip
+
+
+def test_a_record_of_an_older_image_is_read(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, [])
+    machine.boot.record.write_text('{"schema": 1, "confirmed": [3], "bad": {}, "pending": 6, "previous": 3}')
+
+    assert machine.boot.load() == Slots((3,), {}, 6, 3, data_lasted=True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 2}', '{"schema": 1}', "[" * 9999])
