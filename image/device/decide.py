@@ -110,6 +110,11 @@ def without_cut_off(entries: Iterable[BootEntry], slots: Slots, running: int) ->
     return slots if is_tried or slots.pending in waiting else slots._replace(pending=None)
 
 
+def without_pending(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:
+    """Return the record when the pending version has no entry any more. Its slot had the other good one before."""
+    return slots._replace(pending=None) if others(entries, running) else without_others(slots, running)
+
+
 def without_others(slots: Slots, running: int) -> Slots:
     """Return the record when the other slot has no system."""
     return slots._replace(pending=None, confirmed=tuple({running}.intersection(slots.confirmed)), previous=None)

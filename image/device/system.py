@@ -1,7 +1,7 @@
 """The root side of system updates: one request of the agent over a socket, one answer. Only it installs and rolls back.
 
-{"op": "status"}                            the versions and slots of this device
 {"op": "install", "version": 12}            write version 12 into the free slot, and restart
+{"op": "cancel"}                            remove the version that is installed and waits for its restart
 {"op": "rollback"}                          restart into the other good system
 {"op": "factory-reset", "name": "edge-1"}   erase the data partition at the next boot; the name must be the device's
 """
@@ -69,8 +69,8 @@ class Requests:
     def carry_out(self, request: Mapping[str, Any]) -> tuple[Answer, Callable[[], None] | None]:
         """Return the answer, and the restart that follows it."""
         operations = {
-            "status": self._status,
             "install": self._install,
+            "cancel": self._cancel,
             "rollback": self._roll_back,
             "factory-reset": self._factory_reset,
         }
@@ -78,24 +78,12 @@ class Requests:
         try:
             if operation is None:
                 raise UpdateRefused(f"the operation {request.get('op')!r} is not known: {', '.join(operations)}")
-            return {"ok": True, **operation(request)}, None if operation == self._status else self._restart
+            answer = {"ok": True, **operation(request)}
+            return answer, self._restart if answer.get("restarting") else None
         except (UpdateRefused, ValueError) as error:
             return {"ok": False, "error": str(error)}, None
         except OSError as error:
             return {"ok": False, "error": f"{describe(error)}; see 'journalctl -u edge-system@*'"}, None
-
-    def _status(self, request: Mapping[str, Any]) -> Answer:
-        running, entries, slots = self._boot.running(), self._boot.entries(), self._boot.load()
-        return {
-            "version": running,
-            "confirmed": running in slots.confirmed,
-            "entries": [
-                {"version": one.version, "state": decide.state_of(one, slots), "left": one.left} for one in entries
-            ],
-            "bad": {str(version): reason for version, reason in slots.bad.items()},
-            "pending": slots.pending,
-            "previous": slots.previous,
-        }
 
     def _install(self, request: Mapping[str, Any]) -> Answer:
         version = request.get("version")
@@ -107,6 +95,17 @@ class Requests:
             if not decide.waits_for_restart(entries, slots, running, version):
                 self._installer.install(version)
         return {"version": version, "restarting": True}
+
+    def _cancel(self, request: Mapping[str, Any]) -> Answer:
+        with self._locked():
+            self._refuse_leaving()
+            running, slots = self._boot.running(), self._boot.load()
+            if slots.pending in (None, running):
+                raise UpdateRefused("no version waits for its restart")
+            # first the kernel, which any restart would start; without its entry, the next boot clears the record
+            self._boot.remove_entries(one for one in self._boot.entries() if one.version == slots.pending)
+            self._boot.save(decide.without_pending(self._boot.entries(), slots, running))
+        return {"version": running}
 
     def _roll_back(self, request: Mapping[str, Any]) -> Answer:
         with self._locked():

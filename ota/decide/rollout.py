@@ -157,4 +157,4 @@ def _allowed(wish: BundleRollout, active: int, denied: int) -> tuple[int, str]:
         return active, f"release {denied} is denied"
     if wish.previous and wish.previous not in wish.deny:
         return wish.previous, f"release {wish.previous} is the one before"
-    return 0, "no other release is allowed, so the model is not served; publish one"
+    return 0, "no other release is allowed: publish one"

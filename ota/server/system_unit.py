@@ -35,6 +35,14 @@ class SystemUnit:
         """
         self._ask({"op": "install", "version": version}, INSTALL_SECONDS)
 
+    def cancel(self) -> None:
+        """Have the version removed that is installed and waits for its restart. The machine does not restart.
+
+        Raises:
+            Unsuitable, ServerError: as `install`.
+        """
+        self._ask({"op": "cancel"}, _SECONDS)
+
     def roll_back(self) -> int:
         """Have the machine restart into the other good system. Return its version."""
         found = self._ask({"op": "rollback"}, _SECONDS).get("version")

@@ -44,16 +44,6 @@ def ask(machine: Machine, request: Any, installer: Installer | None = None) -> t
     return answer, then is not None
 
 
-def test_status_has_versions_and_slots(machine: Machine) -> None:
-    answer, restarts = ask(machine, {"op": "status"})
-
-    assert answer == {
-        "ok": True, "version": 2, "confirmed": True, "bad": {"4": "x"}, "pending": None, "previous": 1,
-        "entries": [{"version": 1, "state": "good", "left": 5}, {"version": 2, "state": "good", "left": 5}],
-    }  # fmt: skip
-    assert not restarts
-
-
 def test_an_installed_version_is_restarted_into(machine: Machine) -> None:
     installer = Recorded()
 
@@ -72,6 +62,41 @@ def test_a_version_that_waits_for_its_restart_is_not_written_again(tmp_path: Pat
     assert installer.versions == []
     ask(machine, {"op": "install", "version": 4}, installer)
     assert installer.versions == [4]
+
+
+@pytest.mark.parametrize(
+    ("entries", "slots", "names", "after"),
+    [
+        (["edge_2+5.efi", "edge_3+3-0.efi"], Slots((1, 2), {}, 3, 1), ["edge_2+5.efi"], Slots((2,))),
+        (
+            ["edge_1+5.efi", "edge_2+5.efi"],
+            Slots((1, 2), {}, 3, 1),
+            ["edge_1+5.efi", "edge_2+5.efi"],
+            Slots((1, 2), {}, None, 1),
+        ),
+    ],
+    ids=["installed", "cut off before a slot was touched"],
+)
+def test_a_version_that_waits_for_its_restart_is_taken_back(
+    tmp_path: Path, entries: list[str], slots: Slots, names: list[str], after: Slots
+) -> None:
+    machine = Machine(tmp_path, entries, 2, slots)
+
+    assert ask(machine, {"op": "cancel"}) == ({"ok": True, "version": 2}, False)
+
+    assert (machine.names(), machine.boot.load(), machine.start()) == (names, after, 2)
+    assert ask(machine, {"op": "cancel"}) == ({"ok": False, "error": "no version waits for its restart"}, False)
+
+
+def test_a_version_that_is_tried_or_starts_next_is_not_taken_back(tmp_path: Path) -> None:
+    tried = Machine(tmp_path / "tried", ["edge_1+5.efi", "edge_2+2-1.efi"], 2, Slots((1,), pending=2))
+    assert ask(tried, {"op": "cancel"})[0]["error"] == "no version waits for its restart"
+    left = Machine(tmp_path / "left", ["edge_2+5.efi", "edge_3+3-0.efi"], 2, Slots((2,), pending=3))
+    left.boot.condemn(Failure(2, "disk", "damaged at byte 7"))
+    assert "restarts into another system" in ask(left, {"op": "cancel"})[0]["error"]
+
+    assert tried.names() == ["edge_1+5.efi", "edge_2+2-1.efi"]
+    assert left.start() == 3
 
 
 @pytest.mark.parametrize("error", [UpdateRefused("no space"), OSError(5, "Input/output error", "/boot")])
@@ -218,12 +243,12 @@ def test_a_full_boot_partition_is_named(machine: Machine, monkeypatch: pytest.Mo
 def test_a_system_that_is_no_image_answers_with_the_reason(machine: Machine) -> None:
     (machine.root / "etc/os-release").write_text("ID=debian\n")
 
-    assert "this is not the device image" in ask(machine, {"op": "status"})[0]["error"]
+    assert "this is not the device image" in ask(machine, {"op": "rollback"})[0]["error"]
 
 
 @pytest.mark.parametrize(
     ("sent", "found"),
-    [(b'{"op": "status"}\n', {"op": "status"}), (b"", {}), (b"[1]\n", {}), (b"{" * 9999, {}), (b"\xff\n", {})],
+    [(b'{"op": "rollback"}\n', {"op": "rollback"}), (b"", {}), (b"[1]\n", {}), (b"{" * 9999, {}), (b"\xff\n", {})],
 )
 def test_a_request_is_one_line_of_json(sent: bytes, found: dict[str, Any]) -> None:
     reading, writing = os.pipe()

@@ -81,6 +81,8 @@ class SystemUpdate:
         self._recorder.check_pause()
         state, rollout = read_state(self._root), self._rollout.read()
         wish, choice = desired.wish(rollout, SYSTEM), self._choose(state, rollout)
+        if state.pending not in (0, state.version, choice.release):
+            state = self._cancel(state, choice.why)
         if choice.release in (0, state.version):
             system_stage.keep_only(self._layout, 0)
             return state.version, decide.reason_models_wait(state) if choice.release else choice.why
@@ -109,7 +111,10 @@ class SystemUpdate:
         """Return the version that this device should run by a rollout and the hours of this moment."""
         choice = desired.choose(self._components, rollout, SYSTEM, Journal(SYSTEM, active=state.version))
         own = check_hours(self._components.settings.system_window, "SYSTEM_WINDOW")
-        if not desired.wish(rollout, SYSTEM).window and not in_window(own, self._components.clock.now()):
+        wish = desired.wish(rollout, SYSTEM)
+        if wish.window or state.version in wish.deny:  # a denied version is left at once, as `choose` does
+            return choice
+        if not in_window(own, self._components.clock.now()):
             return ReleaseChoice(choice.release, False, f"{choice.why}; the system is updated at {own} local time")
         return choice
 
@@ -182,6 +187,13 @@ class SystemUpdate:
                 ) from error
             raise
         return f"{version} is installed, and the device restarts into it"
+
+    def _cancel(self, state: SystemState, why: str) -> SystemState:
+        """Take back a version that waits for its restart, which any restart would start. Return the state after it."""
+        self._unit.cancel()
+        self._components.tell(f"{SYSTEM}: {state.pending} is taken back: {why}")
+        self._recorder.record_event("withdrawn", SYSTEM, state.pending, message=why)
+        return read_state(self._root)
 
     def _remember(self, version: int, error: OtaError) -> None:
         """Put a version on the bad list: for good, or for a time."""

@@ -95,6 +95,17 @@ def test_an_update_is_written_tried_and_confirmed(device: Device) -> None:
     assert device.restarts == 1
 
 
+def test_a_halted_version_that_waits_for_its_restart_is_taken_back_until_the_rollout_goes_on(device: Device) -> None:
+    device.apply()
+    device.fleet.publisher.do("rollout halt", "plant", "system")
+    assert device.apply() == "system: release 1 serves\n"
+    assert [one.name for one in device.boot.entries()] == ["edge_1+5.efi"]
+    assert "withdrawn   system 2" in device.fleet.run("history")
+    device.fleet.publisher.do("rollout resume", "plant", "system")
+    assert "2 is installed, and the device restarts into it" in device.apply()
+    assert device.restarts == 2
+
+
 def test_a_version_that_failed_is_not_installed_again(device: Device) -> None:
     device.apply()
     reason = "the server did not answer within 300 s"

@@ -143,6 +143,17 @@ def test_the_window_of_the_device_counts_if_the_rollout_has_none(tmp_path: Path)
     assert asked == [{"op": "install", "version": 2}]
 
 
+@pytest.mark.parametrize("want", [2, 3])
+def test_a_denied_system_is_left_outside_the_hours_of_the_device(tmp_path: Path, want: int) -> None:
+    device = SystemDevice(tmp_path / "device", system_window=LATER)
+    device.publish_system(want)
+    device.image.boots(2, confirmed=[1, 2], previous=1)
+    device.want_system(want, previous=1 if want == 2 else 2, deny=[2])
+    with root_side(device.image.root) as asked:
+        device.waits()
+    assert asked == [{"op": "rollback"} if want == 2 else {"op": "install", "version": 3}]
+
+
 @pytest.mark.parametrize(("window", "ends_inside"), [(hours(-1, 0.1), False), (hours(2, 4), True)])
 @pytest.mark.parametrize("setting", [False, True])
 def test_the_hours_count_at_the_moment_of_the_installation(
@@ -244,7 +255,7 @@ def test_a_higher_version_takes_the_place_of_one_that_was_cut_off(
     device.image.boots(1, pending=2)
     device.publish_system(3)
     assert device.waits() == "3 is installed, and the device restarts into it"
-    assert asked == [{"op": "install", "version": 3}]
+    assert asked == [{"op": "cancel"}, {"op": "install", "version": 3}]
 
 
 def test_a_first_boot_blocks_no_models(device: SystemDevice) -> None:
@@ -357,8 +368,35 @@ def test_a_plan_says_why_no_version_may_run(device: SystemDevice) -> None:
     device.want_system(2, deny=[2])
     assert planned(device) == (
         0,
-        "release 2 is denied: no other release is allowed, so the model is not served; publish one",
+        "release 2 is denied: no other release is allowed: publish one",
     )
+
+
+@pytest.mark.parametrize("members", [{"paused": True}, {"deny": [3]}])
+def test_a_version_that_waits_for_its_restart_is_taken_back(device: SystemDevice, members: dict[str, Any]) -> None:
+    def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        device.image.boots(2, confirmed=[2], previous=None)
+        return {"ok": True}
+
+    device.publish_system(3)
+    device.publish("det", 17)
+    device.image.boots(2, confirmed=[1, 2], previous=1, pending=3)
+    device.want_system(3, previous=2, **members)
+    with root_side(device.image.root, answer) as asked:
+        found = device.run()
+        assert (found["system"].waiting_for, asked) == ("", [{"op": "cancel"}])
+        assert device.run()["det"].release == 17
+    assert (asked, device.events().count("withdrawn")) == ([{"op": "cancel"}], 1)
+
+
+@pytest.mark.parametrize("members", [{}, {"window": LATER}])
+def test_a_version_that_is_still_wanted_keeps_waiting(
+    device: SystemDevice, asked: list[Mapping[str, Any]], members: dict[str, Any]
+) -> None:
+    device.image.boots(1, pending=2)
+    device.want_system(2, **members)
+    device.waits()
+    assert {"op": "cancel"} not in asked
 
 
 @pytest.mark.parametrize(
