@@ -11,6 +11,7 @@ from ota.agent.compose import open_components
 from ota.agent.reports.reporter import report_run
 from ota.agent.system.plans import open_plans
 from ota.agent.update import BundleOutcome, Update, UpdateOptions
+from ota.errors import StoreError
 from ota.layout import StateLayout
 from ota.settings import AgentSettings
 from ota.store import pause
@@ -33,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: AgentSettings) -> int:
     """Run one update."""
     if arguments.scheduled:  # a system that was confirmed since may lack plans of releases that do not serve
-        open_plans(settings, lambda text: print(f"edge-ota: {text}", file=sys.stderr)).prepare()
+        plans = open_plans(settings, lambda text: print(f"edge-ota: {text}", file=sys.stderr))
+        try:
+            plans.prepare()
+        except StoreError as error:  # a full disk, on which the run collects garbage
+            plans.record_failure(error)
     options = UpdateOptions(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
     return report(run_update(settings, options, "apply"), settings, as_json=arguments.json)
 

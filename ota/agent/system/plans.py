@@ -75,6 +75,11 @@ class SystemPlans:
             finally:
                 self._status.write(self._clock.now(), state="idle", building="")
 
+    def record_failure(self, error: OtaError) -> None:
+        """Print an error of `prepare`, and record it in the status file."""
+        self._say(error.message)
+        self._status.failed(self._clock.now(), "plans", error)
+
     def _prepare_all(self, state: SystemState, entries: Sequence[Journal]) -> None:
         for entry in entries:
             self._guarded(entry, entry.serving())

@@ -22,7 +22,7 @@ from ota.decide.window import in_window
 from ota.documents.names import SYSTEM, system_target
 from ota.documents.rollout import BundleRollout, Rollout
 from ota.documents.system import MOST_BYTES, SystemDocument, read_system
-from ota.errors import OtaError, Postponed, ServerError, TrialFailed, Unsuitable, Untrusted, WrongBytes
+from ota.errors import OtaError, Postponed, ServerError, StoreError, TrialFailed, Unsuitable, Untrusted, WrongBytes
 from ota.fetch.limits import check_hours
 from ota.server.system_unit import SystemUnit
 from ota.store import bad, history, journal, system_stage
@@ -57,10 +57,20 @@ class SystemUpdate:
             raise Postponed(why)
 
     def note_results(self) -> None:
-        """Record the results of earlier updates: a version that was confirmed, and versions that failed."""
+        """Record the results of earlier updates: a version that was confirmed, and versions that failed.
+
+        An error of the disk is recorded, not raised, and the next run tries again: this one may free the disk.
+        """
         state = find_state(self._root)
         if state is None:
             return
+        try:
+            self._note_results(state)
+        except StoreError as error:
+            self._components.tell(error.message)
+            self.record_failure(error)
+
+    def _note_results(self, state: SystemState) -> None:
         known = bad.load(self._layout)
         for version in sorted(set(state.bad) - known.releases(SYSTEM)):
             error = TrialFailed(state.bad[version])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from ota.agent.update import UpdateOptions
 from ota.commands.apply import report, run_update
 from ota.decide.system import SystemState
 from ota.documents.names import SYSTEM
-from ota.errors import OtaError, UsageError
+from ota.errors import OtaError, StoreError, UsageError
 from ota.layout import StateLayout
 from ota.server.system_unit import SystemUnit
 from ota.settings import AgentSettings
@@ -133,15 +134,34 @@ def _factory_reset(arguments: argparse.Namespace, settings: AgentSettings, state
 
 
 def _ask(settings: AgentSettings, act: Callable[[], Any], command: str, why: str = "") -> Any:
-    """Ask the root side while no other edge-ota works. The machine may stop this process right after the answer."""
-    import time
+    """Ask the root side while no other edge-ota works. The machine may stop this process right after the answer.
 
+    A disk that takes neither the lock nor the history is printed only: these commands are a way out of such a state.
+    """
     layout = StateLayout(settings.state_dir)
-    with acquire_lock(layout, f"system {command}"):
-        directories.prepare(layout)
-        history.append(layout, HistoryEvent(time.time(), "switching", SYSTEM, message=why or f"system {command}"))
+    with contextlib.ExitStack() as stack:
+        with _printed("edge-ota is not locked"):
+            stack.enter_context(acquire_lock(layout, f"system {command}"))
+            directories.prepare(layout)
+        _note(layout, "switching", why or f"system {command}")
         try:
             return act()
         except OtaError as error:
-            history.append(layout, HistoryEvent(time.time(), "refused", SYSTEM, message=error.message))
+            _note(layout, "refused", error.message)
             raise
+
+
+def _note(layout: StateLayout, event: str, message: str) -> None:
+    import time
+
+    with _printed("the history lacks an event"):
+        history.append(layout, HistoryEvent(time.time(), event, SYSTEM, message=message))
+
+
+@contextlib.contextmanager
+def _printed(what: str) -> Iterator[None]:
+    """Print an error of the disk instead of raising it."""
+    try:
+        yield
+    except StoreError as error:
+        print(f"edge-ota: {what}: {error.message}", file=sys.stderr)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ota import files
 from ota.cli import main
+from ota.layout import StateLayout
+from ota.store import garbage
 from tests.ota.publish.publisher import Publisher, one_sentence
 from tests.ota.system.images import write_image
 from tests.ota.system.root_side import ARCH, ImageDevice, root_side
@@ -132,6 +137,65 @@ def test_a_factory_reset_needs_the_name_of_the_device(fleet: Fleet) -> None:
         assert asked == []
         fleet.run("system", "factory-reset", "--name", "dev-1")
     assert asked == [{"op": "factory-reset", "name": "dev-1"}]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize("command", [("rollback",), ("factory-reset", "--name", "dev-1")])
+def test_a_disk_that_takes_nothing_leaves_the_way_out_to_the_operator(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], number: int
+) -> None:
+    (fleet.base / "state").mkdir(mode=0o750)
+    open_file = os.open
+
+    def refuse(operation: files.DiskOperation) -> None:
+        if number == errno.EROFS or operation.kind in ("create", "write"):
+            raise OSError(number, os.strerror(number), operation.path)
+
+    def open_to_read(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return open_file(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(files, "point", refuse)
+    if number == errno.EROFS:
+        monkeypatch.setattr(os, "open", open_to_read)
+    with root_side(fleet.image.root) as asked:
+        fleet.run("system", *command)
+    assert [one["op"] for one in asked] == [command[0]]
+    assert os.strerror(number) in fleet.err
+    with root_side(fleet.image.root, lambda request: {"ok": False, "error": "system 2 is the only good one"}):
+        fleet.run("system", *command, status=8)
+    assert "system 2 is the only good one" in fleet.err.splitlines()[-1]
+
+
+def test_a_full_disk_keeps_no_scheduled_run_from_garbage_collection(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.publish(2)
+    with root_side(fleet.image.root):
+        fleet.run("apply")
+    fleet.image.boots(1, bad={"2": "the server did not answer"})
+    (fleet.base / "state/plans").mkdir(exist_ok=True)
+    (fleet.base / "state/plans/of-a-model.plan").write_bytes(b"plan")
+    collected: list[float] = []
+    collect = garbage.collect
+
+    def collect_noted(layout: StateLayout, repository: Path, now: float, *rest: Any) -> Any:
+        collected.append(now)
+        return collect(layout, repository, now, *rest)
+
+    def refuse(operation: files.DiskOperation) -> None:
+        if operation.kind in ("create", "write"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), operation.path)
+
+    monkeypatch.setattr(garbage, "collect", collect_noted)
+    with monkeypatch.context() as full:
+        full.setattr(files, "point", refuse)
+        fleet.run("apply", "--scheduled")
+    assert collected
+    assert "No space left on device" in fleet.err
+    fleet.run("apply", "--scheduled")
+    assert fleet.run("history").count("rolled_back system 2") == 1
 
 
 def test_another_device_says_what_updates_its_system(fleet: Fleet) -> None:
