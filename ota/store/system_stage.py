@@ -12,7 +12,7 @@ from pathlib import Path
 from ota import files
 from ota.documents.manifest import FileEntry
 from ota.documents.system import SystemDocument, read_system, version_of_target
-from ota.errors import OtaError
+from ota.errors import OtaError, StoreError
 from ota.layout import StateLayout
 from ota.store.directories import SHARED_MODE
 from ota.strict_json import parse
@@ -47,16 +47,28 @@ def is_assembled(layout: StateLayout, document: SystemDocument) -> bool:
 
 
 def discard_damaged(layout: StateLayout, document: SystemDocument) -> list[str]:
-    """Remove files that differ from their signed hashes, so that the next run fetches them. Return their names."""
+    """Remove files that differ from their signed hashes, or have a block that cannot be read, so that the next run
+    fetches them. Return their names.
+
+    Raises:
+        StoreError: a file cannot be removed.
+    """
     gone = []
     for entry in document.files.values():
         staged_file, blob = layout.staged_system(document.version) / entry.path, layout.blob(entry.sha256)
-        if staged_file.exists() and files.sha256_of(staged_file) != (entry.sha256, entry.size):
+        if staged_file.exists() and not _is_genuine(staged_file, entry):
             for path in (staged_file, blob):
                 with files.wrap_errors(path), contextlib.suppress(FileNotFoundError):
                     files.unlink(path)
             gone.append(entry.path)
     return gone
+
+
+def _is_genuine(path: Path, entry: FileEntry) -> bool:
+    try:
+        return files.sha256_of(path) == (entry.sha256, entry.size)
+    except StoreError:
+        return False
 
 
 def keep_only(layout: StateLayout, version: int) -> None:

@@ -9,12 +9,23 @@ from typing import Any
 
 import pytest
 
+from ota import files
 from ota.agent.boot import Boot
 from ota.agent.operator.plan import plan
 from ota.agent.update import Update
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target, system_target
-from ota.errors import FetchError, NoSpace, NotInRepository, OtaError, ServerError, Unsuitable, Untrusted, WrongBytes
+from ota.errors import (
+    FetchError,
+    NoSpace,
+    NotInRepository,
+    OtaError,
+    ServerError,
+    StoreError,
+    Unsuitable,
+    Untrusted,
+    WrongBytes,
+)
 from ota.store import bad, garbage, history, pause
 from ota.strict_json import to_canonical_json
 from tests.ota.bundles import sha256
@@ -491,6 +502,25 @@ def test_a_file_that_the_disk_damaged_is_fetched_again(device: SystemDevice) -> 
     with root_side(device.image.root, lambda request: {"ok": False, "error": "edge_2.root is not the signed file"}):
         device.fails()
         (device.layout.staged_system(2) / "edge_2.root").write_bytes(b"Root of 2" * 100)
+        assert "edge_2.root: damaged on this disk" in device.fails().message
+    with root_side(device.image.root) as asked:
+        device.waits()
+    assert device.fetcher.fetched.count("edge_2.root") == 2
+    assert asked == [{"op": "install", "version": 2}]
+
+
+def test_a_file_with_a_block_that_cannot_be_read_is_fetched_again(
+    device: SystemDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = files.sha256_of
+
+    def sha256_of(path: Path) -> tuple[str, int]:
+        if path.name == "edge_2.root":
+            raise StoreError(f"{path}: Input/output error")
+        return read(path)
+
+    with root_side(device.image.root, lambda request: {"ok": False, "error": "edge_2.root cannot be read"}):
+        monkeypatch.setattr(files, "sha256_of", sha256_of)
         assert "edge_2.root: damaged on this disk" in device.fails().message
     with root_side(device.image.root) as asked:
         device.waits()
