@@ -210,8 +210,30 @@ class TrustClient:
         self._now = self._floored_now()
         return found
 
+    def _discard_others(self, version: int) -> None:
+        """Discard local metadata that was verified from another factory root: it may be of another publisher.
+
+        A root of theirs would be taken for the next one, here or by the root side of system updates. The floors stay.
+        """
+        history = self._dir / "root_history"
+        known = None
+        with contextlib.suppress(StoreError):
+            known = files.read(history / f"{version}.root.json", MOST_METADATA)
+        if known != self._root:
+            for path in (*history.glob("*.root.json"), *self._dir.glob("*.json")):
+                files.unlink(path)
+
+    def _roots(self, updater: Updater) -> frozenset[str]:
+        """Return the SHA-256 of the factory root, and of the newest roots that follow on it."""
+        first, newest = Metadata[Root].from_bytes(self._root).signed.version, updater._trusted_set.root.version
+        found = {hashlib.sha256(self._root).hexdigest()}
+        for version in range(max(first, newest - MOST_ROOTS) + 1, newest + 1):
+            found.add(files.sha256_of(self._dir / "root_history" / f"{version}.root.json")[0])
+        return frozenset(found)
+
     def _updater_of(self, source: RepositorySource) -> Updater:
         version = Metadata[Root].from_bytes(self._root).signed.version
+        self._discard_others(version)
         config = UpdaterConfig(
             max_root_rotations=stored_roots(self._dir, version) + MOST_ROOTS, targets_max_length=MOST_METADATA
         )
@@ -240,8 +262,10 @@ class TrustClient:
         return info
 
     def _accept(self, updater: Updater) -> None:
-        """Check all floors, then raise them."""
-        verified = list(verified_roles(updater._trusted_set))
+        """Check all floors, then raise them. Those of another publisher do not count."""
+        roots = self._roots(updater)
+        self._floors.discard_others(updater._trusted_set.root.version, roots)
+        verified = list(verified_roles(updater._trusted_set, roots))
         for one in verified:
             self._check_unchanged(one)
             self._floors.check(f"role/{one.role}", one.signed.version, one.keys, one.threshold)

@@ -122,6 +122,20 @@ class Floors:
             )
         self._floors = floors
 
+    def discard_others(self, version: int, roots: Collection[str]) -> None:
+        """Discard all floors if they are of another publisher.
+
+        Only another factory root can cause this, which root alone may place: each chain contains the factory root, and
+        so does the floor that was recorded from it. A floor of an edge-ota that stored no roots stays.
+
+        Args:
+            version: of the newest verified root. A higher one than the floor may be of the same publisher.
+            roots: SHA-256 of the roots in its chain.
+        """
+        known = self._floors.get("role/root", [])
+        if known and not any(version > one.value or one.applies(roots, 1) for one in known):
+            self._floors, self.issued, self.issued_keys = {}, 0.0, frozenset()
+
     def discard_issued(self, keys: Collection[str], threshold: int) -> bool:
         """Discard the time of the newest timestamp if its keys no longer suffice. Return whether they did not.
 

@@ -29,10 +29,15 @@ class VerifiedRole(NamedTuple):
     is_deep: bool
 
 
-def verified_roles(trusted: Trusted) -> Iterator[VerifiedRole]:
-    """Yield each role with verified metadata, with its keys as its delegator lists them."""
+def verified_roles(trusted: Trusted, roots: frozenset[str] = frozenset()) -> Iterator[VerifiedRole]:
+    """Yield each role with verified metadata, with its keys as its delegator lists them.
+
+    Args:
+        roots: SHA-256 of the roots in the verified chain. The floor of the root is bound to these; one suffices.
+    """
     root = cast(Root, trusted[Root.type])
-    for role in (Root.type, Timestamp.type, Snapshot.type, Targets.type):
+    yield VerifiedRole(Root.type, root, roots, 1, is_deep=False)
+    for role in (Timestamp.type, Snapshot.type, Targets.type):
         yield VerifiedRole(role, trusted[role], _top_level_keys(root, role), root.roles[role].threshold, is_deep=False)
     targets = cast(Targets, trusted[Targets.type])
     waiting = [targets]
@@ -56,8 +61,6 @@ def verified_roles(trusted: Trusted) -> Iterator[VerifiedRole]:
 def _top_level_keys(root: Root, role: str) -> frozenset[str]:
     """Return the keys to which the floor of a top-level role is bound."""
     keyids = root.roles[role].keyids
-    if role == Root.type:
-        return frozenset()  # the chain from the factory root is its own proof; it never goes back
     if role == Targets.type:
         # pairs, so that new snapshot keys end this floor, too: TUF's recovery from a fast-forward of targets (5.3.11)
         return frozenset(f"{one}+{other}" for one in keyids for other in root.roles[Snapshot.type].keyids)

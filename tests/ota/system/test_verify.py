@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -91,6 +92,32 @@ def test_the_signed_document_is_printed(staged: Staged) -> None:
     assert document["files"]["uki"]["path"] == "edge_2.efi"
     assert json.loads(staged.verify()) == document
     assert system_stage.staged(staged.layout) is not None
+
+
+def test_a_device_is_given_to_a_publisher_that_started_anew(staged: Staged) -> None:
+    """The agent and the root side have floors of their own, and the agent's metadata is a mirror for the root side."""
+    staged.repository.publish_root()
+    staged.stage()
+    staged.verify()
+    staged.repository = Repository(now=time.time())
+    staged.publish(3)
+    (staged.base / "root.json").write_bytes(staged.repository.root(1))
+    staged.stage(3)
+    assert json.loads(staged.verify(3))["version"] == 3
+
+
+def test_the_root_side_follows_no_agent_to_another_publisher(staged: Staged) -> None:
+    """Only the factory root, which root wrote, names the publisher."""
+    staged.repository.publish_root()
+    staged.stage()
+    staged.verify()
+    staged.repository = Repository(now=time.time())
+    staged.publish(3)
+    shutil.rmtree(staged.layout.metadata)
+    staged.layout.floors.unlink()
+    staged.layout.metadata.mkdir()
+    staged.stage(3)
+    assert "signed by 0/" in staged.verify(3, status=4)
 
 
 def test_a_changed_file_is_refused(staged: Staged) -> None:

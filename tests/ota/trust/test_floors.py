@@ -70,6 +70,31 @@ def test_a_floor_applies_while_its_keys_suffice(
 
 
 @pytest.mark.fault("K3")
+@pytest.mark.parametrize(
+    ("stored", "version", "roots", "stay"),
+    [
+        ({"factory", "second"}, 1, {"factory"}, True),
+        ({"factory", "second"}, 1, {"another"}, False),
+        ({"factory", "second"}, 2, {"another"}, False),
+        ({"factory", "second"}, 3, {"newer"}, True),
+        (set(), 1, {"another"}, True),
+    ],
+)
+def test_floors_of_another_publisher_are_discarded(
+    places: tuple[Path, Path], stored: set[str], version: int, roots: set[str], stay: bool
+) -> None:
+    floors = Floors(places)
+    floors.raise_to("role/root", 2, stored, 1)
+    floors.raise_to("serial/plant", 7, {"a"}, 1)
+    floors.raise_issued(100.0, {"t"}, 1)
+    floors.good_time = 50.0
+
+    floors.discard_others(version, roots)
+
+    assert floors.values() == ({"role/root": 2, "serial/plant": 7} if stay else {})
+    assert (floors.issued, floors.good_time) == (100.0 if stay else 0.0, 50.0)
+
+
 def test_the_higher_of_each_value_counts(places: tuple[Path, Path]) -> None:
     """Two places that were restored from backups of different days."""
     _set(places[:1], "role/a", 5, OLD)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from ota.errors import FetchError, Untrusted, UsageError
+from ota.errors import FetchError, RolledBack, Untrusted, UsageError
 from ota.trust.roots import MOST_ROOTS, factory_root
 from tests.ota.simulator import Repository
 from tests.ota.trust.device import MANIFEST, Device, refused
@@ -101,6 +103,75 @@ def test_an_image_with_a_newer_factory_root(repository: Repository, device: Devi
     device.root = repository.root(3)
 
     assert device.run(repository).versions()["root"] == 3
+
+
+@pytest.mark.fault("T11")
+@pytest.mark.parametrize("same_keys", [False, True])
+@pytest.mark.parametrize("renewals", [0, 2])
+def test_a_device_is_given_to_a_publisher_that_started_anew(
+    repository: Repository, device: Device, same_keys: bool, renewals: int
+) -> None:
+    """Its versions begin at 1, also with the keys of the old one."""
+    anew = repository.copy() if same_keys else Repository()
+    anew.signed["root"].expires += timedelta(days=1)
+    anew.write("root")
+    anew.add(MANIFEST, b'{"release": 7}')
+    anew.publish(raise_versions=False)
+    for _ in range(renewals):
+        _rotate_root(repository)
+    repository.publish()
+    repository.publish()
+    device.run(repository).document(MANIFEST, 1000)
+    device.root = anew.root(1)
+
+    trust = device.run(anew)
+    assert trust.document(MANIFEST, 1000) == b'{"release": 7}'
+    assert device.floors().values()["role/root"] == 1
+    assert [one.name for one in (device.metadata / "root_history").iterdir()] == ["1.root.json"]
+    if not same_keys:
+        refused(device, repository, Untrusted, "was signed by")
+    _rotate_root(anew)
+    assert device.run(anew).versions()["root"] == 2
+
+
+@pytest.mark.fault("T11")
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1)])
+def test_another_root_of_the_same_publisher_keeps_the_floors(
+    repository: Repository, device: Device, before: int, after: int, lost: bool
+) -> None:
+    old = repository.copy()
+    for _ in range(2):
+        repository.publish_root()
+    for version in (2, 3):
+        old.files[f"metadata/{version}.root.json"] = repository.root(version)
+    repository.publish()
+    device.root = repository.root(before)
+    device.run(repository)
+    device.root = repository.root(after)
+    if lost:
+        device.lose_metadata()
+
+    refused(device, old, RolledBack, "role/timestamp is|New timestamp version")
+    assert device.run(repository).versions()["root"] == 3
+
+
+@pytest.mark.fault("T11")
+def test_a_root_that_is_withheld_is_no_other_publisher(
+    repository: Repository, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after more roots than a floor has."""
+    monkeypatch.setattr("ota.trust.client.MOST_ROOTS", 2)
+    old = repository.copy()
+    for _ in range(6):
+        repository.publish_root()
+    repository.publish()
+    for _ in range(3):
+        with contextlib.suppress(FetchError):
+            device.run(repository)
+    device.lose_metadata()
+
+    refused(device, old, RolledBack, "role/root is 1, and this device has seen 7")
 
 
 def test_a_missing_factory_root_says_where_it_comes_from(tmp_path: Path) -> None:
