@@ -40,7 +40,7 @@ _edge_ota() {
         ["publish bundle"]="--help --passphrase-file --release --counter --family --out --model --version --variants --elsewhere --needs-agent --needs-server --provenance --golden-from --golden-inputs --budget --rtol --atol"
         ["publish release"]="--help --dir --passphrase-file --engines"
         ["publish floor"]="--help --dir --passphrase-file --family"
-        ["publish system"]="--help --dir --passphrase-file --needs-version --for-tests --state-schema"
+        ["publish system"]="--help --dir --passphrase-file --needs-version --state-schema"
         ["publish rollout"]="--help"
         ["publish rollout start"]="--help --dir --passphrase-file --window --not-before --family --spread --report-url --allow-unknown"
         ["publish rollout step"]="--help --dir --passphrase-file --allow-unknown --reports --prometheus --select --success --errors --soak --silent"

@@ -18,7 +18,6 @@ def add_parsers(subcommands: Subcommands) -> None:
     system.add_argument(
         "--needs-version", type=int, default=0, metavar="N", help="the lowest version that can install this one"
     )
-    system.add_argument("--for-tests", action="store_true", help="also a kernel that takes units from firmware")
     system.add_argument(
         "--state-schema", type=int, default=0, metavar="N",
         help="refuse an image that writes another format of the data partition (the image names its own)",
@@ -29,7 +28,7 @@ def _system(arguments: argparse.Namespace) -> int:
     from ota.publish.system.image import read_image
     from ota.publish.system.publish import SystemOptions, publish
 
-    image = read_image(arguments.files, for_tests=arguments.for_tests)
+    image = read_image(arguments.files)
     options = SystemOptions(arguments.needs_version, arguments.state_schema)
     with open_workspace(arguments) as (workspace, state):
         document, waiting = publish(workspace, state, image, options, time.time())

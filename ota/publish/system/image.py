@@ -8,6 +8,7 @@ system that cannot boot.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,10 @@ from ota.errors import UsageError
 
 #: of PE/COFF -> as `uname -m` says
 ARCHITECTURES = {0x8664: "x86_64", 0xAA64: "aarch64"}
-#: of the command line of a kernel that was changed for tests
-TEST_WORD = "systemd.import_credentials=on"
+#: of the command line: without it, systemd takes units and files from firmware
+CREDENTIALS = "systemd.import_credentials"
+#: sections that a device starts from, and those that are read here
+_NEEDED = (".osrel", ".cmdline", ".linux", ".initrd")
 _MOST_SECTION = 64 * 1024
 _HASH_BYTES = 32
 _EXPECTED = "expected the files edge_N.root, edge_N.verity, and edge_N.efi of one image, which 'make image' writes"
@@ -40,14 +43,11 @@ class SystemImage:
     state_schema: int
 
 
-def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage:
+def read_image(paths: Sequence[Path]) -> SystemImage:
     """Return the image of three files, given in any order.
 
-    Args:
-        for_tests: also with a kernel that takes units from firmware.
-
     Raises:
-        UsageError: a file is missing, or of another kind, or they do not belong together.
+        UsageError: a file is missing, cut off, or of another kind, or they do not belong together.
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -58,7 +58,7 @@ def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage
     if missing := [kind for kind in ENDINGS if kind not in found]:
         raise UsageError(f"there is no {missing[0]} among {', '.join(map(str, paths)) or 'no files'}: {_EXPECTED}")
     arch, sections = _read_uki(found["uki"])
-    release = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', sections.get(".osrel", ""), re.MULTILINE))
+    release = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', sections[".osrel"], re.MULTILINE))
     product, version = release.get("IMAGE_ID", ""), release.get("IMAGE_VERSION", "")
     if not product or not re.fullmatch("[1-9][0-9]{0,8}", version):
         raise UsageError(
@@ -72,10 +72,12 @@ def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage
             f"{schema!r} of the data partition (EDGE_STATE_SCHEMA), so devices could take it that it does not fit: "
             "build the image again"
         )
-    if TEST_WORD in sections.get(".cmdline", "") and not for_tests:
+    words = [one for one in sections[".cmdline"].split() if _key(one) == CREDENTIALS]
+    if words[-1:] != [f"{CREDENTIALS}=no"]:
+        has = " ".join(words) or "no such word"
         raise UsageError(
-            f"{found['uki']} takes credentials from firmware ({TEST_WORD}), which is for tests: publish the edge_N.efi "
-            "that 'make image' wrote, or give --for-tests"
+            f"{found['uki']} takes credentials from firmware: its command line has {has}, "
+            f"expected {CREDENTIALS}=no. Publish the edge_N.efi that 'make image' wrote"
         )
     image = SystemImage(
         paths=found,
@@ -83,7 +85,7 @@ def read_image(paths: Sequence[Path], *, for_tests: bool = False) -> SystemImage
         profile=release["VARIANT_ID"],
         arch=arch,
         version=int(version),
-        root_hash=_named_root_hash(found["uki"], sections.get(".cmdline", "")),
+        root_hash=_named_root_hash(found["uki"], sections[".cmdline"]),
         state_schema=int(schema),
     )
     _check_root(image)
@@ -98,8 +100,17 @@ def _kind_of(path: Path) -> str:
     return "uki" if head.startswith(b"MZ") else "verity" if head == b"verity\0\0" else "root"
 
 
+def _key(word: str) -> str:
+    """Return the key of a word of the command line, in which `-` and `_` are the same."""
+    return word.partition("=")[0].replace("-", "_")
+
+
 def _read_uki(path: Path) -> tuple[str, dict[str, str]]:
-    """Return the processor, and the texts of the small sections."""
+    """Return the processor, and the texts of the sections .osrel and .cmdline.
+
+    Raises:
+        UsageError: it is no kernel of an image, or a section is missing or cut off.
+    """
     try:
         with files.wrap_errors(path), open(path, "rb") as file:
             start = struct.unpack("<I", file.read(64)[60:64])[0]
@@ -110,15 +121,18 @@ def _read_uki(path: Path) -> tuple[str, dict[str, str]]:
                 raise UsageError(f"{path} is no kernel for {' or '.join(ARCHITECTURES.values())}: {_EXPECTED}")
             file.seek(start + 24 + optional)
             table = file.read(40 * count)
-            texts = {}
+            whole, texts = file.seek(0, os.SEEK_END), {}
             for number in range(count):
-                name, size, offset = struct.unpack("<8sI8xI", table[40 * number :][:24])
-                if name.rstrip(b"\0") in (b".osrel", b".cmdline"):
-                    file.seek(offset)
-                    data = file.read(min(size, _MOST_SECTION))
-                    texts[name.rstrip(b"\0").decode()] = data.rstrip(b"\0").decode(errors="replace")
+                section, length, size, offset = struct.unpack("<8sI4xII", table[40 * number :][:24])
+                name, size = section.rstrip(b"\0").decode(errors="replace"), min(length, size)
+                if offset + size > whole:
+                    raise UsageError(f"{path} is cut off: its section {name} ends at {offset + size} of {whole} bytes")
+                file.seek(offset)
+                texts[name] = file.read(min(size, _MOST_SECTION)).rstrip(b"\0").decode(errors="replace")
     except struct.error:
         raise UsageError(f"{path} is cut off: {_EXPECTED}") from None
+    if missing := [name for name in _NEEDED if name not in texts]:
+        raise UsageError(f"{path} has no section {missing[0]}: {_EXPECTED}")
     return ARCHITECTURES[machine], texts
 
 
@@ -142,26 +156,31 @@ def _check_root(image: SystemImage) -> None:
             raise UsageError(f"{path} has another format than verity 1 with SHA-256: build the image again")
         salt = block[88 : 88 + salt_size]
         file.seek(hash_size)
-        top = hashlib.sha256(salt + file.read(hash_size)).hexdigest()
+        tree = file.read()
     if image.paths["root"].stat().st_size < count * data_size:
         raise UsageError(f"{image.paths['root']} is cut off: {path} covers {count * data_size} bytes of it")
-    found = _root_hash(_blocks(image.paths["root"], data_size, count), salt, hash_size)
+    expected, found = _hash_tree(_blocks(image.paths["root"], data_size, count), salt, hash_size)
+    top = hashlib.sha256(salt + tree[:hash_size]).hexdigest()
     for what, value in ((path, top), (image.paths["root"], found)):
         if value != image.root_hash:
             raise UsageError(
                 f"{what} has the root hash {value[:12]}..., and {image.paths['uki']} names {image.root_hash[:12]}...: "
                 f"{_EXPECTED}"
             )
+    if len(tree) < len(expected):
+        raise UsageError(f"{path} is cut off: expected a hash tree of {len(expected)} bytes, found {len(tree)}")
+    if not tree.startswith(expected):
+        raise UsageError(f"{path} is not the hash tree of {image.paths['root']}: {_EXPECTED}")
 
 
-def _root_hash(blocks: Iterator[bytes], salt: bytes, size: int) -> str:
-    """Return the top of the hash tree over blocks."""
+def _hash_tree(blocks: Iterator[bytes], salt: bytes, size: int) -> tuple[bytes, str]:
+    """Return the levels of the hash tree over blocks, the top first, and the root hash."""
     hashes = [hashlib.sha256(salt + one).digest() for one in blocks]
-    fan = size // _HASH_BYTES
+    fan, tree = size // _HASH_BYTES, b""
     while len(hashes) > 1:
-        groups = (b"".join(hashes[start : start + fan]).ljust(size, b"\0") for start in range(0, len(hashes), fan))
-        hashes = [hashlib.sha256(salt + one).digest() for one in groups]
-    return hashes[0].hex() if hashes else ""
+        groups = [b"".join(hashes[start : start + fan]).ljust(size, b"\0") for start in range(0, len(hashes), fan)]
+        hashes, tree = [hashlib.sha256(salt + one).digest() for one in groups], b"".join(groups) + tree
+    return tree, hashes[0].hex() if hashes else ""
 
 
 def _blocks(path: Path, size: int, count: int) -> Iterator[bytes]:

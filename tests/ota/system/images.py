@@ -21,6 +21,7 @@ def write_image(
     blocks: int = 300,
     product: str = "edge",
     schema: int = 1,
+    words: str = "systemd.import_credentials=no",
 ) -> list[Path]:
     """Write the three files of an image; their paths."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +33,7 @@ def write_image(
     release = f'ID=debian\nIMAGE_ID="{product}"\nIMAGE_VERSION="{version}"\n'
     release += f"VARIANT_ID={profile}\n" if profile else ""
     release += f"EDGE_STATE_SCHEMA={schema}\n" if schema else ""
-    paths[2].write_bytes(uki(release, f"roothash={top} console=ttyS0 panic=5        ", MACHINES[arch]))
+    paths[2].write_bytes(uki(release, f"roothash={top} console=ttyS0 {words}", MACHINES[arch]))
     return paths
 
 
@@ -60,8 +61,11 @@ def superblock(blocks: int) -> bytes:
 
 
 def uki(release: str, command_line: str, machine: int = 0x8664) -> bytes:
-    """Return a PE file with the sections .osrel, .cmdline, and .linux."""
-    sections = {b".osrel": release.encode(), b".cmdline": command_line.encode() + b"\0", b".linux": b"kernel " * 100}
+    """Return a PE file with the sections of a UKI."""
+    sections = {
+        b".osrel": release.encode(), b".cmdline": command_line.encode() + b"\0",
+        b".linux": b"kernel " * 100, b".initrd": b"initrd " * 100,
+    }  # fmt: skip
     head = b"MZ".ljust(60, b"\0") + struct.pack("<I", 64)
     coff = struct.pack("<4sHH12xHH", b"PE\0\0", machine, len(sections), 0, 0)
     table, data, offset = b"", b"", len(head) + len(coff) + 40 * len(sections)

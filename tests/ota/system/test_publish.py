@@ -116,7 +116,13 @@ def test_files_of_different_builds_are_refused(with_role: Publisher) -> None:
         (0, lambda data: b"", "is empty"),
         (1, lambda data: data[:50], "is cut off"),
         (1, lambda data: data.replace(b"sha256", b"sha512", 1), "another format"),
+        (1, lambda data: data[:8192], "is cut off"),
+        (1, lambda data: data[:8192] + bytes(len(data) - 8192), "is not the hash tree of"),
         (2, lambda data: data[:70], "is cut off"),
+        (2, lambda data: data[:-1], "is cut off: its section .initrd"),
+        (2, lambda data: data[:-701], "is cut off: its section .linux"),
+        (2, lambda data: data.replace(b".initrd", b".others"), "has no section .initrd"),
+        (2, lambda data: data.replace(b".linux", b".other"), "has no section .linux"),
         (2, lambda data: data.replace(b"\x64\x86", b"\x64\x50", 1), "no kernel for x86_64 or aarch64"),
         (2, lambda data: data.replace(b"roothash=", b"rootless="), "no roothash="),
         (2, lambda data: data.replace(b'IMAGE_VERSION="2"', b'IMAGE_VERSION="b"'), "IMAGE_VERSION 'b'"),
@@ -128,12 +134,14 @@ def test_a_damaged_image_is_refused(with_role: Publisher, number: int, change: o
     assert said in with_role.refused("system", *files)
 
 
-def test_the_kernel_for_tests_is_published_only_if_asked_for(with_role: Publisher) -> None:
-    files = write_image(with_role.base / "dist", 2)
-    data = files[2].read_bytes()
-    files[2].write_bytes(data.replace(b"console=ttyS0 panic=5        ", b"systemd.import_credentials=on"))
-    assert "for tests" in with_role.refused("system", *files)
-    with_role.do("system", *files, "--for-tests")
+@pytest.mark.parametrize(
+    "words",
+    ["", "=on", "=1", "=nothing", "=no systemd.import_credentials", "=no systemd.import-credentials=1"],
+)
+def test_a_kernel_that_takes_credentials_from_firmware_is_refused(with_role: Publisher, words: str) -> None:
+    """So does one without the word, by systemd's default; of several words the last one counts."""
+    files = write_image(with_role.base / "dist", 2, words=words and f"systemd.import_credentials{words} quiet")
+    assert "takes credentials from firmware" in with_role.refused("system", *files)
 
 
 def test_a_rollout_needs_a_published_version(with_role: Publisher) -> None:
