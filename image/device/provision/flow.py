@@ -26,6 +26,7 @@ from image.device.report import clear, report
 MOST_SHOWN = 8
 _KEY_TYPE = "ed25519"
 _OTA_UNITS = ("edge-ota.timer", "edge-ota-trial.socket", "edge-ota-build.socket")
+_CLOSED = "the server refuses all clients but those with a token that was made on the device"
 _HELP = "correct edge-serve.toml on the boot partition, and restart the device (docs/image_settings.md)"
 
 
@@ -70,6 +71,8 @@ def provision(place: Place) -> list[Mistake]:
     """
     _restore(place)
     before = _load(place)
+    if before is None and not _was_configured(place) and not store.is_never_configured(place.state):
+        _close(place)
     mistakes: Sequence[Mistake] = ()
     accepted: _Accepted | None = None
     try:
@@ -101,6 +104,16 @@ def _restore(place: Place) -> None:
         if name:
             place.set_name(name)
         _link_zone(place, zone if os.path.isfile(place.zones / zone) else "")
+    except OSError as error:
+        _report_unapplied(place, error)
+
+
+def _close(place: Place) -> None:
+    """Close the server until the file is applied: it may have tokens, and this program may be killed before that."""
+    report("settings-closed", f"{_CLOSED}: edge-serve.toml is not applied yet", _HELP, run=place.reports)
+    closed = apply.derive(Configuration(closed=True), "")
+    try:
+        apply.put([one for one in closed if one.path.startswith("etc/edge-serve/")], place.root)
     except OSError as error:
         _report_unapplied(place, error)
 
@@ -217,8 +230,7 @@ def _report_mistakes(place: Place, mistakes: Sequence[Mistake]) -> None:
 
 def _report_refusal(place: Place, refused: bool, closed: bool) -> None:
     if closed:
-        text = "the server refuses all clients but those with a token that was made on the device: "
-        text += "edge-serve.toml cannot be used, and no settings before it are stored"
+        text = f"{_CLOSED}: edge-serve.toml cannot be used, and no settings before it are stored"
         report("settings-closed", text, _HELP, run=place.reports)
         return
     clear("settings-closed", run=place.reports)

@@ -64,6 +64,30 @@ def test_a_server_whose_settings_are_lost_is_closed_until_the_file_is_corrected(
         assert [status(server), status(server, TOKEN)] == [401, 200]
 
 
+class Killed(BaseException):
+    """The program ends at once."""
+
+
+def test_a_first_start_that_is_killed_leaves_a_closed_server(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("image.device.provision.read.read", kill)
+        with pytest.raises(Killed):
+            board.configure(TOKENS)
+    assert "edge-serve.toml is not applied yet" in board.faults()["settings-closed"]
+    with served(board, tmp_path) as server:
+        assert [status(server), status(server, TOKEN)] == [401, 401]
+
+    assert board.boot() == []
+    assert board.faults() == {}
+    with served(board, tmp_path) as server:
+        assert [status(server), status(server, TOKEN)] == [401, 200]
+
+
 def test_a_file_without_tokens_opens_the_server_again(board: Board, tmp_path: Path) -> None:
     assert len(board.configure(MISTAKE)) == 1
     assert "EDGE_SERVE_TOKEN_FILE=/etc/edge-serve/tokens\n" in (board.text(SETTINGS) or "")
