@@ -298,6 +298,16 @@ def test_factory_reset_for_another_device_is_refused(started: Machine, content: 
     assert (started.folder / "dev/vda1/factory-reset").exists()
 
 
+def test_a_factory_reset_with_a_suffix_that_an_editor_added_is_named(started: Machine) -> None:
+    started.write("dev/vda1/factory-reset.txt", "plant-3")
+    assert started.boot() == ["factory-reset-refused"]
+    assert "'factory-reset.txt'" in str(started.faults()["factory-reset-refused"]["text"])
+    assert (started.data / "model").exists()
+    (started.folder / "dev/vda1/factory-reset.txt").rename(started.folder / "dev/vda1/factory-reset")
+    started.boot()
+    assert not (started.data / "model").exists()
+
+
 def test_factory_reset_of_damaged_data_takes_any_name(started: Machine) -> None:
     for name in ("BROKEN", "LOST"):
         (started.data / name).touch()
