@@ -212,7 +212,7 @@ class DecodeJob(CodecJob):
 class EncodeJob(CodecJob):
     """Writes the body of a reply. Owns the response's lease."""
 
-    doing = "write the reply"
+    doing = "wrote the reply"
 
     def __init__(
         self,
