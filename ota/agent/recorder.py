@@ -149,9 +149,12 @@ class UpdateRecorder:
             failures = (error.message,)
         if failures:
             more = f" (and {len(failures) - 1} more: 'edge-ota gc')" if failures[1:] else ""
-            found = StoreError(f"garbage collection: {failures[0]}{more}")
-            self._components.tell(found.message)
-            self.status.failed(self.now(), "collect", found)
+            self.show_leftover(StoreError(f"garbage collection: {failures[0]}{more}"))
+
+    def show_leftover(self, error: StoreError) -> None:
+        """Show that files remain which have no use. The run goes on: its updates have outcomes of their own."""
+        self._components.tell(error.message)
+        self.status.failed(self.now(), "collect", error)
 
     def record_failure(self, bundle: str, variant: str, error: OtaError) -> None:
         """Undo a release that failed permanently. For another failure, record why the release waits.

@@ -94,13 +94,13 @@ class SystemUpdate:
         if state.pending not in (0, state.version, choice.release):
             state = self._cancel(state, choice.why)
         if choice.release in (0, state.version):
-            system_stage.keep_only(self._layout, 0)
+            self._discard_staged()
             return state.version, decide.reason_models_wait(state) if choice.release else choice.why
         self._refuse_while_busy(state)
         if decide.is_way_back(state, choice.release, wish.deny):
             return state.version, self._roll_back(choice)
         if why := decide.reason_not_to_run(state, choice.release, wish.deny):
-            system_stage.keep_only(self._layout, 0)  # those of a version that failed, or that is no longer wanted
+            self._discard_staged()  # those of a version that failed, or that is no longer wanted
             raise Postponed(why)
         self._refuse_after_failure(choice.release)
         self._unit.check()
@@ -127,6 +127,13 @@ class SystemUpdate:
         if not in_window(own, self._components.clock.now()):
             return ReleaseChoice(choice.release, False, f"{choice.why}; the system is updated at {own} local time")
         return choice
+
+    def _discard_staged(self) -> None:
+        """Remove what is staged. Files that cannot be removed must not hide why no version is installed."""
+        try:
+            system_stage.keep_only(self._layout, 0)
+        except StoreError as error:
+            self._recorder.show_leftover(error)
 
     def _refuse_while_busy(self, state: SystemState) -> None:
         """Wait for the verdict about the running system, and for switched models.

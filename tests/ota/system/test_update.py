@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ota import files
+from ota.agent import status_file
 from ota.agent.boot import Boot
 from ota.agent.operator.plan import plan
 from ota.agent.update import Update
@@ -330,6 +331,21 @@ def test_the_files_of_a_version_that_failed_are_removed(
     assert device.staged() == []
     garbage.collect(device.layout, device.repository, NOW + 10**6)
     assert not any(device.layout.blob(one).exists() for one in device.fetcher.blobs)
+
+
+def test_staged_files_that_cannot_be_removed_do_not_hide_why_the_system_waits(
+    device: SystemDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.image.boots(1, bad={"2": "the server did not answer"})
+    device.want_system(2)
+
+    def refuse(path: Path) -> None:
+        raise StoreError(f"{path}: Permission denied")
+
+    (device.layout.staged_system(3)).mkdir(parents=True)
+    monkeypatch.setattr(files, "remove_tree", refuse)
+    assert "system 2 failed on this device (the server did not answer)" in device.waits()
+    assert "3: Permission denied" in status_file.read(device.layout)["error"]["message"]
 
 
 def test_an_older_version_is_refused(device: SystemDevice, asked: list[Mapping[str, Any]]) -> None:
