@@ -32,7 +32,7 @@ from edge_serve.backends.cuda.device_data import address_of, is_on_device
 from edge_serve.backends.cuda.memory import ADVICE, OutOfMemory
 from edge_serve.backends.cuda.path_settings import PathSettings
 from edge_serve.backends.cuda.pinned_buffer import PinnedBuffer
-from edge_serve.errors import Internal, Unavailable, with_advice
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, with_advice
 from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.records import slotted
 
@@ -339,42 +339,40 @@ class TensorPath:
         """Let this thread use the device for a batch. After an error, release the seat once nothing of the batch runs.
 
         Raises:
-            DeviceLost: the error ends the use of the device in this process.
+            DeviceLost: an error of the batch, or of an earlier run, ends the use of the device in this process.
             Internal: the device ran out of memory, with advice.
         """
         try:
             self._cuda.set_device(self._device)
             yield
         except BaseException as error:
-            self._synchronize()
+            lost: EdgeServeError | None = self._synchronize()
+            if isinstance(error, DeviceLost) or (isinstance(error, CudaError) and error.sticky):
+                lost = error
+            self.is_lost = self.is_lost or lost is not None
             self.release(seat)
-            if isinstance(error, DeviceLost) or self._has_lost(error):
-                self.is_lost = True
-                raise DeviceLost(getattr(error, "message", str(error))) from error
+            if lost is not None:
+                raise DeviceLost(_lost_text(error, lost)) from error
             if isinstance(error, CudaError) and error.code == OUT_OF_MEMORY and not isinstance(error, OutOfMemory):
                 raise Internal(with_advice(error.message, f"the device ran out of memory: {ADVICE}")) from error
             raise
-
-    def _has_lost(self, error: BaseException) -> bool:
-        """Return whether the device is lost, of which the text of a library may say nothing."""
-        if isinstance(error, CudaError):
-            return error.sticky
-        try:
-            self._cuda.stream_synchronize(self.compute_stream)
-        except CudaError as found:
-            return found.sticky
-        return False
 
     def drain(self) -> None:
         """Let this thread use the device, which `close` needs too, and wait until all streams are through."""
         self._cuda.set_device(self._device)
         self._synchronize()
 
-    def _synchronize(self) -> None:
-        """Wait until all streams are through. Their errors belong to the batches that they fail."""
+    def _synchronize(self) -> CudaError | None:
+        """Wait until all streams are through. Return the first error that ends the use of the device; others belong to
+        the batches that they fail.
+        """
+        lost = None
         for stream in self._streams:
-            with contextlib.suppress(CudaError):
+            try:
                 self._cuda.stream_synchronize(stream)
+            except CudaError as error:
+                lost = lost or (error if error.sticky else None)
+        return lost
 
     def close(self) -> None:
         """Release everything. No batch may be on its way."""
@@ -391,6 +389,13 @@ class TensorPath:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _lost_text(error: BaseException, lost: EdgeServeError) -> str:
+    """Return the text of a lost device, after that of another error of the batch, which may be its cause. An error of a
+    request is none.
+    """
+    return lost.message if error is lost or isinstance(error, InvalidArgument) else f"{error}; {lost.message}"
 
 
 def _slot(memory: OutputMemory, nbytes: int) -> memoryview:

@@ -232,20 +232,7 @@ class Context:
         if not self._context.execute_async_v3(self._stream):
             logged = self._loaded.library.errors.take()
             error = self._failure(Step.RUN, logged)
-            raise DeviceLost(error.message) if logged.is_sticky or self._is_lost() else error
-
-    def _is_lost(self) -> bool:
-        """Return whether the device is lost, of which TensorRT's texts may say nothing.
-
-        TensorRT may have a runtime of CUDA to itself, whose last error ours does not know: then the stream tells.
-        """
-        for asked in (self._cuda.peek_at_last_error, partial(self._cuda.stream_synchronize, self._stream)):
-            try:
-                asked()
-            except CudaError as error:
-                if error.sticky:
-                    return True
-        return False
+            raise DeviceLost(error.message) if logged.is_sticky else error
 
     def output(self, seat: int, tensor: TensorInfo, run: Prepared) -> tuple[int, Shape]:
         """Return the address of an output, for copies by the device, and its shape. If the data decide about the
@@ -282,8 +269,23 @@ class Context:
             except EdgeServeError as error:
                 if isinstance(error, DeviceLost) or (isinstance(error, CudaError) and error.sticky):
                     raise
+                if self._is_lost():
+                    raise DeviceLost(error.message) from error
                 sizes = ", ".join(str(list(shape)) for shape in graph.shapes)
                 host.log("WARNING", f"no CUDA graph of {sizes} for model '{self._loaded.model}': {error.message}")
+
+    def _is_lost(self) -> bool:
+        """Return whether the device is lost, of which TensorRT's texts may say nothing.
+
+        TensorRT may have a runtime of CUDA to itself, whose last error ours does not know: then the stream tells.
+        """
+        for asked in (self._cuda.peek_at_last_error, partial(self._cuda.stream_synchronize, self._stream)):
+            try:
+                asked()
+            except CudaError as error:
+                if error.sticky:
+                    return True
+        return False
 
     def _captured(self, seat: int, graph: GraphShape) -> Prepared:
         shapes = dict(zip([tensor.name for tensor in self._loaded.info.inputs], graph.shapes, strict=True))

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.backends.base import Timing
+from edge_serve.backends.base import DeviceLost, Timing
 from edge_serve.backends.cuda.api import CudaError
 from edge_serve.backends.cuda.device_data import DeviceData, address_of
 from edge_serve.backends.cuda.path_settings import PathSettings, path_settings
 from edge_serve.backends.cuda.tensor_path import (
     PlainOutputs,
     RegisteredMemory,
+    Seat,
     TensorPath,
 )
-from edge_serve.errors import InvalidArgument, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from tests.backends.cuda.counting import CountingCuda
 
 LARGE = 100_000
@@ -83,6 +84,10 @@ def held(until: threading.Event) -> Callable[[], None]:
         assert until.wait(20)
 
     return work
+
+
+def read_nowhere() -> None:
+    raise ValueError("a kernel that reads where it should not")
 
 
 def random_bytes(nbytes: int, seed: int = 1) -> bytes:
@@ -246,6 +251,59 @@ def test_batch_that_fails_has_ended_and_its_seat_is_free(cuda: CountingCuda) -> 
     assert ran.is_set()
     assert path.take() is seat
     path.close()
+
+
+def test_batch_that_fails_does_not_wait_for_the_next_one(cuda: CountingCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, may_end = TensorPath(cuda, seats=1), threading.Event()
+    seat, release = path.take(), path.release
+
+    def release_to_next(seat: Seat) -> None:
+        release(seat)
+        cuda.run(held(may_end), path.compute_stream)
+
+    monkeypatch.setattr(path, "release", release_to_next)
+    with pytest.raises(Internal, match=r"^batch output"), path.failing(seat):
+        raise Internal("batch output has 3 elements")
+
+    may_end.set()
+    path.close()
+
+
+def test_call_that_finds_no_memory_has_advice(cuda: CountingCuda) -> None:
+    path, place = TensorPath(cuda), cuda.malloc(16)
+    seat = path.take()
+    cuda.fail("cudaMemcpyAsync", 2)
+
+    with pytest.raises(Internal, match=r"\(2\): out of memory; the device ran out"), path.failing(seat):
+        path.copy_in(seat, [(place, [b"a" * 16])])
+
+    assert not path.is_lost
+    cuda.free(place)
+    path.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Internal("batch output has 3 elements"), "^batch output has 3 elements; cudaStreamSynchronize .*illegal"),
+        (CudaError("cudaMalloc", 2, "", "no memory"), "^cudaMalloc .* no memory; cudaStreamSynchronize .*illegal"),
+        (InvalidArgument("no such input"), "^cudaStreamSynchronize .* an illegal memory access was encountered$"),
+        (CudaError("cudaMalloc", 719, "", "launch failure"), "^cudaMalloc .*launch failure$"),
+    ],
+)
+def test_error_of_a_batch_that_hides_a_lost_device_names_it(error: EdgeServeError, text: str) -> None:
+    cuda = CountingCuda()
+    path = TensorPath(cuda)
+
+    def work() -> None:
+        with path.failing(path.take()):
+            cuda.run(read_nowhere, path.compute_stream)
+            raise error
+
+    with pytest.raises(DeviceLost, match=text):
+        work()
+
+    assert path.is_lost
 
 
 @pytest.mark.parametrize("after", range(8))

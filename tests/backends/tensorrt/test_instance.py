@@ -347,9 +347,9 @@ def test_sticky_error_without_a_word_of_tensorrt_costs_the_device_at_once(host: 
     assert not instance.is_ready()
 
 
-@pytest.mark.parametrize("call", ["launch", "cudaStreamBeginCapture"])
-def test_device_that_is_lost_in_a_capture_fails_the_load(host: HostCuda, tmp_path: Path, call: str) -> None:
-    host.fail(call, 719, after=2)
+@pytest.mark.parametrize(("call", "code"), [("launch", 719), ("launch", 999), ("cudaStreamBeginCapture", 719)])
+def test_device_that_is_lost_in_a_capture_fails_the_load(host: HostCuda, tmp_path: Path, call: str, code: int) -> None:
+    host.fail(call, code, after=2)
 
     with pytest.raises(Internal) as caught:
         opened(host, spec(tmp_path, identity(), optimization={"cuda": {"graphs": True}}))
