@@ -62,7 +62,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
             requests = _of_model(directory, cache, options, found.device)
         requests = [replace(one, plugins=(*one.plugins, *found.plugin)) for one in requests]
         for request in requests:
-            built.append(build_plan(request, show_progress(Path(request.onnx).name, quiet=found.json)))
+            built.append(wait_for_build(request, progress_printer(Path(request.onnx).name, quiet=found.json)))
             if not found.json:
                 print(report(built[-1]), flush=True)
     except EdgeServeError as problem:
@@ -78,7 +78,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     return BAD if error else GOOD
 
 
-def build_plan(request: EngineRequest, on_progress: Callable[[BuildProgress], None]) -> BuiltEngine:
+def wait_for_build(request: EngineRequest, on_progress: Callable[[BuildProgress], None]) -> BuiltEngine:
     """Build a plan with the interpreter of this program, and wait for it. Raises as `run_build`."""
     interpreter = own_interpreter()
     return asyncio.run(run_build(request, interpreter.command, interpreter.variables, on_progress))
@@ -116,8 +116,8 @@ def _range(least: Sequence[int], best: Sequence[int], most: Sequence[int]) -> st
     return texts[0] if texts[0] == texts[2] else f"{texts[0]} to {texts[2]} (best {texts[1]})"
 
 
-def show_progress(name: str, *, quiet: bool) -> Callable[[BuildProgress], None]:
-    """Return a function that shows the progress of a build on a terminal, after a name."""
+def progress_printer(name: str, *, quiet: bool) -> Callable[[BuildProgress], None]:
+    """Return a function that prints the progress of a build after a name; it prints nothing if there is no terminal."""
     if quiet or not sys.stderr.isatty():
         return lambda progress: None
     return lambda progress: print(f"\r\x1b[K{name}: {progress}", end="\r", file=sys.stderr, flush=True)

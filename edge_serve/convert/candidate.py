@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_serve.backends.tensorrt.plan import DEFAULT_FILENAME
-from edge_serve.commands.build import build_plan
+from edge_serve.commands.build import wait_for_build
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.convert.samples import Sample
@@ -53,7 +53,7 @@ def build(
     options = replace(options, precisions=PRECISIONS[precision])
     request = model_request(model_config_to_json(config), place.version, cache, gpus, {}, options)
     request = replace(request, output=str((place.version / DEFAULT_FILENAME).absolute()))
-    built = build_plan(request, on_progress)
+    built = wait_for_build(request, on_progress)
     for path in copied:
         path.unlink()
     rows = ["A batch has at most so many rows, which is what the plan was built for."]

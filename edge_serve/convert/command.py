@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_serve.commands.build import cache_of, show_progress
+from edge_serve.commands.build import cache_of, progress_printer
 from edge_serve.commands.options import OptionParser, fail
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import CONFIG_FILE
@@ -174,7 +174,7 @@ def _try(work: Conversion, name: str, reference: Trial) -> Row:
     work.say(f"{name}: building")
     try:
         with new_directory(work.scratch / name, options.model) as place:
-            show = show_progress(name, quiet=options.json)
+            show = progress_printer(name, quiet=options.json)
             built = candidate.build(place, config, onnx, name, engine_options, cache, gpus, show)
         row.build_seconds, row.file_bytes = built.seconds, built.bytes
         work.say(f"{name}: running {len(work.samples)} samples")
