@@ -117,7 +117,7 @@ def _take(answer: _Answer, found: Mapping[str, Any]) -> None:
     if "done" in found:
         answer.done = found["done"]
     elif "error" in found:
-        answer.error = BY_TRITON_CODE[found["code"]](found["error"])
+        answer.error = BY_TRITON_CODE.get(found.get("code", 1), Internal)(found["error"])
     else:
         answer.phase, answer.percent = found["phase"], found["percent"]
 

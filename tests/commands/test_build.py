@@ -20,7 +20,7 @@ from edge_serve.engines.options import parse_options
 from edge_serve.engines.process import _read, run_build
 from edge_serve.engines.request import BuildProgress, EngineRequest
 from edge_serve.engines.settings import CacheSettings
-from edge_serve.errors import Internal
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.workers.launch.interpreter import own_interpreter
 from tests.backends import onnx_models
 
@@ -232,6 +232,20 @@ def test_cancellation_that_comes_together_with_a_line_is_not_lost() -> None:
         assert not lost
 
     asyncio.run(cancelled())
+
+
+def test_error_of_a_child_process_of_another_version_keeps_its_text() -> None:
+    """Its files may have been replaced under a server that runs, by those of a version with other fields."""
+
+    async def failed() -> EdgeServeError | None:
+        stream = asyncio.StreamReader()
+        stream.feed_data(b'{"error": "no kernel for this layer", "kind": "InvalidArgument"}\n')
+        stream.feed_eof()
+        return (await _read(stream, lambda progress: None)).error
+
+    error = asyncio.run(failed())
+    assert type(error) is Internal
+    assert error.message == "no kernel for this layer"
 
 
 @pytest.mark.slow
