@@ -39,7 +39,7 @@ SUB_ROOMS = {
     "scheduling": ("", "sequence", "ensemble", "start_delay", "policy"),
     "backends": ("", "cuda", "tensorrt", "python.api", "python_path", "python", "onnxruntime"),
     "models": ("repository", "run", "versions", "ensemble", "extras", "load", "control"),
-    "workers": ("wire", "child", "memory", "launch", "front", "codec"),
+    "workers": ("wire", "child", "launch", "memory", "front", "codec"),
     "transport": ("sockets", "door", "http", "v2", "grpc", "grpc_service"),
 }
 #: layers whose rooms may import each other

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edge_serve.devices import probe
 from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.devices.probe import LIBRARY
 
@@ -43,7 +44,7 @@ def find_devices(root: Path = Path("/"), environ: Mapping[str, str] = os.environ
     """
     if not _hinted(root, environ):
         return Gpus()
-    command = [sys.executable, *_ISOLATED, "-m", "edge_serve.devices.probe"]
+    command = [sys.executable, "-I", "-S", probe.__file__]  # no module of the working directory
     try:
         done = subprocess.run(command, env=dict(environ), capture_output=True, timeout=PROBE_SECONDS, text=True)
     except subprocess.TimeoutExpired:
@@ -56,10 +57,6 @@ def find_devices(root: Path = Path("/"), environ: Mapping[str, str] = os.environ
         return _read(json.loads(done.stdout))
     except (ValueError, KeyError, TypeError) as error:
         return _none(f"the CUDA driver gave an answer that cannot be read: {error}", _ADVICE[999])
-
-
-#: PYTHONSAFEPATH where Python has it: no module of the working directory
-_ISOLATED = ("-P",) if sys.version_info >= (3, 11) else ()
 
 
 def _hinted(root: Path, environ: Mapping[str, str]) -> bool:

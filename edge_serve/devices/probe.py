@@ -1,4 +1,4 @@
-"""Asks the CUDA driver for its devices and prints one JSON document: `python -m edge_serve.devices.probe`.
+"""Asks the CUDA driver for its devices and prints one JSON document: `python -I -S probe.py`.
 
 A process of its own, because a driver that is broken may end the process that calls it, and because the front end
 stays without libcuda. No context is made: `cuInit` and questions about devices take none (CUDA CudaDriver API, Device

@@ -77,6 +77,14 @@ def test_driver_that_does_not_work_is_explained(folder: Path, fields: dict[str, 
     assert advice in devices.advice
 
 
+def test_probe_imports_no_module_of_the_working_directory(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    assert len(found(folder, devices=1).found) == 1
+
+
 def test_driver_that_hangs_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "PROBE_SECONDS", 0.5)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from typing import Any
 
 from edge_serve.devices.device import Gpus
 from edge_serve.errors import Internal, InvalidArgument, Unsupported, with_advice
 from edge_serve.messages.shared_memory import CudaRegionStatus
+from edge_serve.workers.launch.interpreter import own_interpreter
 from edge_serve.workers.wire.frames import FrameKind
 
 #: bytes of cudaIpcMemHandle_t
@@ -23,8 +23,6 @@ HANDLE_BYTES = 64
 TRY_SECONDS = 30.0
 
 _PROBE = "edge_serve.workers.child.memory.cuda_probe"
-#: PYTHONSAFEPATH where Python has it: no module of the working directory
-_ISOLATED = ("-P",) if sys.version_info >= (3, 11) else ()
 
 
 class CudaRegion:
@@ -86,10 +84,13 @@ def try_handle(region: CudaRegion) -> None:
         InvalidArgument: the handle does not open, or the memory is smaller. Unsupported: CUDA cannot be used.
         Internal: the process could not be started, or crashed.
     """
-    name, command = region.status.name, [sys.executable, *_ISOLATED, "-m", _PROBE]
+    name, interpreter = region.status.name, own_interpreter()
     asked = json.dumps(region.value())  # not an argument: the handle opens the memory for any process
     try:
-        done = subprocess.run(command, input=asked, capture_output=True, timeout=TRY_SECONDS, text=True)
+        done = subprocess.run(
+            [*interpreter.command, _PROBE], env=interpreter.variables, input=asked, capture_output=True,
+            timeout=TRY_SECONDS, text=True,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise _failed(name, f"CUDA did not open it within {TRY_SECONDS:g} s") from None
     except OSError as error:

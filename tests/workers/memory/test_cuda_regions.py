@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.errors import AlreadyExists, EdgeServeError, Internal, InvalidArgument, Unsupported
 from edge_serve.messages.shared_memory import CudaRegionStatus
+from edge_serve.workers.launch.interpreter import Interpreter
 from edge_serve.workers.memory import cuda_regions, regions
 from edge_serve.workers.memory.cuda_regions import CudaRegion, check_region, try_handle
 from edge_serve.workers.memory.regions import SharedMemoryRegions
@@ -57,7 +60,6 @@ def test_machine_without_cuda_libraries_says_what_to_install() -> None:
 def test_process_that_crashes_or_hangs_costs_its_registration_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/sh")
     monkeypatch.setattr(cuda_regions, "TRY_SECONDS", 0.5)
     for flag, text in (
         ("kill -SEGV $$", "was ended by SIGSEGV"),
@@ -65,11 +67,23 @@ def test_process_that_crashes_or_hangs_costs_its_registration_alone(
         ("echo a library prints", "did not say whether it could"),
         ("sleep 60", "0.5 s"),
     ):
-        monkeypatch.setattr(cuda_regions, "_ISOLATED", ("-c", flag))
+        shell = Interpreter(("/bin/sh", "-c", flag), os.environ)
+        monkeypatch.setattr(cuda_regions, "own_interpreter", lambda shell=shell: shell)
         with pytest.raises(Internal, match=rf"region: 'r', .*{text}; see: edge-serve doctor"):
             try_handle(region())
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(cuda_regions, "own_interpreter", lambda: Interpreter(("/nowhere/python",), os.environ))
     with pytest.raises(Internal, match=r"the process that opens it cannot be started: .*/nowhere/python"):
+        try_handle(region())
+
+
+@pytest.mark.parametrize("version", [(3, 10), sys.version_info])
+def test_process_imports_no_module_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...]
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "version_info", version)
+    with pytest.raises((InvalidArgument, Unsupported)):  # it has asked CUDA
         try_handle(region())
 
 
