@@ -83,8 +83,9 @@ class DeviceMemory:
             Unavailable: the model does not fit, with the figures.
         """
         way, needs = await self._decide(name, gpus, files, joins, replaces, nested)
-        while way is Way.LATER:
+        if way is Way.LATER:
             log.info("model %s waits for GPU memory that is promised to loads", name, extra=model_fields(name))
+        while way is Way.LATER:
             await self._promise_ended.wait()
             way, needs = await self._decide(name, gpus, files, joins, replaces, nested)
         self._promised.update(needs)

@@ -109,6 +109,22 @@ def test_load_waits_for_memory_that_is_promised_to_another() -> None:
     asyncio.run(story())
 
 
+def test_load_that_waits_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        memory = memory_of(Board())
+        async with memory.admit("first", [CARD], 500 * MIB, joins=False, replaces=False):
+            task = asyncio.create_task(way(memory, 500))
+            for _ in range(2):
+                await asyncio.sleep(0.02)
+                assert await way(memory, 50, joins=True) is Way.BESIDE, "its promise ends, and is not enough"
+            await asyncio.sleep(0.02)
+        assert await task is Way.BESIDE
+
+    caplog.set_level("INFO")
+    asyncio.run(story())
+    assert caplog.messages == ["model m waits for GPU memory that is promised to loads"]
+
+
 def test_memory_of_concurrent_loads_is_not_measured() -> None:
     async def story() -> None:
         board = Board()
