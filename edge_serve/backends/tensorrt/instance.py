@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from edge_serve.backends.base import BackendRequest, OutputMemory, Reply, Timing
-from edge_serve.backends.binding_plan import BindingPlan, wrong_rows
+from edge_serve.backends.binding_plan import BindingPlan, input_of, wrong_rows
 from edge_serve.backends.cuda.tensor_path import PLAIN_OUTPUTS, Seat, TensorPath
 from edge_serve.backends.tensorrt.context import Context, Prepared, nbytes
 from edge_serve.backends.tensorrt.engine import TensorInfo
 from edge_serve.backends.tensorrt.loaded_engine import LoadedEngine
 from edge_serve.backends.tensorrt.profiles import choose
-from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.errors import Internal
 from edge_serve.messages.tensors import Array, Buffer, InferTensor, Shape, element_count, from_array, to_array
 from edge_serve.records import slotted
 
@@ -112,7 +112,7 @@ class TensorRtInstance:
             if name in begun.made:
                 data: list[Buffer] = [begun.made[name].reshape(-1).view(np.uint8).data]
             else:
-                data = [_input(one, name).data for one in begun.batch]
+                data = [input_of(one, 0, name).data for one in begun.batch]
             address = 0 if begun.run.graph else self._path.bound_input(data)
             if address:
                 bound[name] = address
@@ -160,12 +160,12 @@ class TensorRtInstance:
             if name in made:
                 shapes[name] = made[name].shape
                 continue
-            first = _input(batch[0], name)
+            first = input_of(batch[0], 0, name)
             if is_shape:
                 row = [int(one) for one in to_array(bytes(first.data), first.datatype, first.shape).reshape(-1)]
                 values[name] = (rows, *row) if self._plan.batches else tuple(row)  # equal in all requests of a batch
             elif name in self._plan.flattened:
-                shapes[name] = (sum(element_count(_input(one, name).shape) for one in batch),)
+                shapes[name] = (sum(element_count(input_of(one, 0, name).shape) for one in batch),)
             else:
                 shapes[name] = (rows, *first.shape[1:]) if self._plan.batches else tuple(first.shape)
         return shapes, values
@@ -219,10 +219,3 @@ class TensorRtInstance:
         for count in rows:
             part = np.ascontiguousarray(np.broadcast_to(row, (count, *row.shape)))
             yield InferTensor(name, datatype, part.shape, from_array(part, datatype))
-
-
-def _input(request: BackendRequest, name: str) -> InferTensor:
-    for tensor in request.inputs:
-        if tensor.name == name:
-            return tensor
-    raise InvalidArgument(f"input '{name}' is missing in the request")
