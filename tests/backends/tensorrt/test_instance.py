@@ -409,6 +409,25 @@ def test_output_is_divided_by_the_shapes_of_its_source(host: HostCuda, tmp_path:
     assert [values(reply).tolist() for reply in replies] == [row.tolist() for row in rows]
 
 
+@pytest.mark.parametrize("most", [0, 4])
+def test_output_that_its_source_does_not_fill_fails_with_and_without_batches(
+    host: HostCuda, tmp_path: Path, most: int
+) -> None:
+    both = [tensor("INPUT0", "INPUT", "FLOAT", (-1, 4)), tensor("OUTPUT0", "OUTPUT", "FLOAT", (-1, 1))]
+    dims = [4] if most else [-1, 4]
+    config = {
+        "max_batch_size": most,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": dims}],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [*dims[:-1], -1]}],
+        "batch_output": [{"kind": "BATCH_SCATTER_WITH_INPUT_SHAPE", "target_name": ["OUTPUT0"],
+                          "source_input": ["INPUT0"]}],
+    }  # fmt: skip
+    _, instance = opened(host, spec(tmp_path, plan("rowsum", both, [{"INPUT0": SHAPES}]), **config))
+
+    with pytest.raises(Internal, match=r"^batch output has \d+ elements, expected 8 for shapes"):
+        instance.execute([request(np.ones((2, 4), np.float32))], Timing())
+
+
 @pytest.mark.parametrize("channels", [8, 3])
 def test_format_that_is_not_linear_is_served_where_it_pads_nothing(
     host: HostCuda, tmp_path: Path, channels: int
