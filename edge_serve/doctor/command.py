@@ -79,8 +79,7 @@ def examine(environ: Mapping[str, str], named: Mapping[str, str]) -> list[Findin
 def _examine_server(
     installed: service.Installation, environ: Mapping[str, str], named: Mapping[str, str]
 ) -> Iterable[Finding]:
-    known = [port.number for port in installed.ports]
-    document, finding = service.ask_server({**environ, **installed.environ}, known, named)
+    document, finding = service.ask_server({**environ, **installed.environ}, installed.ports, named)
     ports = [examine_port(port, document, installed.held) for port in installed.ports]
     if document is not None:
         return [finding, *service.examine_versions(document), *ports]

@@ -14,6 +14,8 @@ from edge_serve.records import frozen
 from edge_serve.transport.door.listeners import advice_on_listening
 
 _LISTENING = "0A"
+#: addresses to listen on that mean every one of the machine, and the one that reaches them from there
+_EVERY, _LOOPBACK = ("0.0.0.0", "::"), "127.0.0.1"
 #: words in the command line of an edge-serve server
 _OURS = ("edge-serve", "edge_serve", "tritonserver")
 #: processes that are looked at for the owner of a socket
@@ -35,6 +37,12 @@ class DoorPort:
     number: int
     address: str
     flag: str
+
+    @property
+    def url(self) -> str:
+        """The URL of the port for a client on this machine."""
+        host = _LOOPBACK if self.address in _EVERY else self.address
+        return f"http://[{host}]:{self.number}" if ":" in host else f"http://{host}:{self.number}"
 
 
 @frozen

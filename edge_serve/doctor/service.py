@@ -212,7 +212,7 @@ def _left_out(directory: str) -> Iterator[Finding]:
 
 
 def ask_server(
-    environ: Mapping[str, str], ports: Sequence[int], named: Mapping[str, str]
+    environ: Mapping[str, str], ports: Sequence[DoorPort], named: Mapping[str, str]
 ) -> tuple[dict[str, Any] | None, Finding]:
     """Return the status document of the running server, and what there is to say about asking it.
 
@@ -223,7 +223,7 @@ def ask_server(
     try:
         target = find_target(environ, **named)
         if not named.get("url") and not target.socket and ports:
-            target = replace(target, url=f"http://127.0.0.1:{ports[0]}")
+            target = replace(target, url=ports[0].url)
         return (document := fetch(target, _ASK_SECONDS)), _running(document)
     except Unreachable as error:
         return None, Finding("server", str(error))

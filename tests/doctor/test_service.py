@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from edge_serve import cli
 from edge_serve.config.settings.server import parse_argv
 from edge_serve.doctor import command, service
 from edge_serve.doctor.finding import Finding
+from edge_serve.doctor.ports import DoorPort
 from edge_serve.doctor.service import (
     Installation,
     ask_server,
@@ -24,6 +26,7 @@ from edge_serve.doctor.service import (
     examine_versions,
     unit_states,
 )
+from edge_serve.observe.status.client import StatusTarget
 from edge_serve.observe.status.probe import library_versions
 from edge_serve.supervision.crash_loop import LeftOut, Record, as_text
 from edge_serve.supervision.safe_mode import FILE, LOCK
@@ -174,12 +177,16 @@ def test_models_that_were_left_out_are_named(tmp_path: Path) -> None:
     assert (finding.good, finding.text) == (False, "left out after crashes: det")
 
 
-def test_a_running_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def port_of(target: StatusTarget, address: str = "127.0.0.1") -> DoorPort:
+    return DoorPort(int(target.url.rpartition(":")[2]), address, "--http-port")
+
+
+def test_a_running_server_is_asked() -> None:
     made = document()
     with serving(json.dumps(made).encode()) as (_, target):
-        port = int(target.url.rpartition(":")[2])
+        port = port_of(target)
         answer, finding = ask_server({}, [port], {})
-        assert ask_server({}, [1], {"url": target.url})[0] == made
+        assert ask_server({}, [replace(port, number=1)], {"url": target.url})[0] == made
 
     assert answer == made
     assert finding.good is True
@@ -187,6 +194,17 @@ def test_a_running_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     absent, finding = ask_server({}, [port], {})
     assert absent is None
     assert finding.good is None
+
+
+def test_a_server_is_asked_at_the_address_on_which_it_listens() -> None:
+    made = document()
+    with serving(json.dumps(made).encode()) as (_, target):
+        for address in ("0.0.0.0", "::", "localhost"):
+            assert ask_server({}, [port_of(target, address)], {})[0] == made
+        for address, host in (("127.0.0.2", "127.0.0.2"), ("::1", "[::1]")):
+            answer, finding = ask_server({}, [port_of(target, address)], {})
+            assert answer is None
+            assert f" http://{host}:{port_of(target).number} " in finding.text
 
 
 def test_the_doctor_has_the_options_that_it_advises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +217,7 @@ def test_the_doctor_has_the_options_that_it_advises(tmp_path: Path, monkeypatch:
 
     assert command.run([f"--token-file={token}"]) == 0
     with serving(json.dumps(made).encode()) as (server, target):
-        assert ask_server({}, [int(target.url.rpartition(":")[2])], asked)[0] == made
+        assert ask_server({}, [port_of(target)], asked)[0] == made
     assert server.seen == [("/edge-serve/status", "Bearer secret")]
     assert "cannot read '/none'" in ask_server({}, [], {"token_file": "/none"})[1].text
 
