@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from edge_serve.config.model.json_form import model_config_from_json, model_conf
 from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_ignored, advice_on_repository
 from edge_serve.config.model.notes import notes_on
 from edge_serve.config.model.text import find_line
+from edge_serve.config.settings.server_values import BackendSetting, settings_of
 from edge_serve.config.settings.table import nearest
 from edge_serve.config.stages import load_model_config
 from edge_serve.devices.find import find_devices
@@ -117,6 +118,7 @@ class CheckOptions:
         load_seconds: how long a model may take to load.
         record: write the answers of each model as its golden test, in place of comparing them.
         packs: where backends are looked for that are not part of edge-serve.
+        backend_config: settings of backends, as the server has them.
     """
 
     auto_complete: bool = True
@@ -125,6 +127,11 @@ class CheckOptions:
     load_seconds: float = ProcessLimits().load
     record: bool = False
     packs: Packs = field(default_factory=Packs)
+    backend_config: tuple[BackendSetting, ...] = ()
+
+    def backend_settings(self, backend: str) -> dict[str, str]:
+        """See `settings_of`."""
+        return settings_of(backend, self.backend_config)
 
 
 async def check_repository(roots: Sequence[Path], options: CheckOptions | None = None) -> AsyncIterator[ModelVerdict]:
@@ -139,8 +146,9 @@ async def check_repository(roots: Sequence[Path], options: CheckOptions | None =
     tried: set[str] = set()
     workers = Workers(limits, hooks=hooks, environments=Environments(sandbox=Sandbox(tuple(roots))))
     loading = LoaderOptions(
-        auto_complete=options.auto_complete, packs=options.packs, proves=lambda name: name not in tried
-    )
+        auto_complete=options.auto_complete, backend_settings=options.backend_settings, packs=options.packs,
+        proves=lambda name: name not in tried,
+    )  # fmt: skip
     loader = Loader(workers, Budget(CHECK_BYTES), MonotonicClock(), loading)
     loader.devices = await offload(find_devices)
     repository = Repository(roots)
@@ -240,10 +248,11 @@ async def check_model(
         repository.read(found, lambda: read_golden(found.directory))
         verdict.failed = "load"
         pack = repository.read(found, lambda: options.packs.find(config.backend, found.name, config.runtime))
+        settings = options.backend_settings(config.backend)
         for version in verdict.versions if config.backend else ():
             if config.backend in BACKENDS:
-                verdict.engines = await offload(describe_engines, found.directory / str(version), config)
-            model = await _described(found, config, version, pack, workers)
+                verdict.engines = await offload(describe_engines, found.directory / str(version), config, settings)
+            model = await _described(found, config, version, pack, settings, workers)
             verdict.lines = _compare(found, config, model)
         await registry.load(found.name, own_worker=own_worker)
         verdict.notes += notes_on(registry.lookup(found.name, "").config)
@@ -281,8 +290,9 @@ def _compare(found: FoundModel, config: pb.ModelConfig, model: pb.ModelConfig) -
 
 
 async def _described(
-    found: FoundModel, config: pb.ModelConfig, version: int, pack: Pack | None, workers: Workers
-) -> pb.ModelConfig:
+    found: FoundModel, config: pb.ModelConfig, version: int, pack: Pack | None, settings: Mapping[str, str],
+    workers: Workers,
+) -> pb.ModelConfig:  # fmt: skip
     """Return the description of a loaded model; of one whose outputs are not all tensors, beside those that are listed.
 
     The question has what the worker needs to open the model (its environment, its library of operators), no tensors.
@@ -293,7 +303,7 @@ async def _described(
     called = "\n".join([*(tensor.name for tensor in config.input), *(tensor.name for tensor in config.output)])
     for asked in (bare, listed) if config.output else (bare,):
         with contextlib.suppress(EdgeServeError):  # the load, which follows, says why
-            spec = replace(_spec(found, asked, version), pack=pack, backend_config={DECLARED_NAMES: called})
+            spec = replace(_spec(found, asked, version), pack=pack, backend_config={**settings, DECLARED_NAMES: called})
             told = await workers.describe(spec, config.backend)
             return model_config_from_json(told) if told else bare
     return bare

@@ -1,7 +1,7 @@
 """Describes the engines of a TensorRT model: from the engine where TensorRT is installed, else from `plan.meta.json`.
 
-The engine is read in a process of its own, `python -m edge_serve.check.engine PLAN`, which prints JSON: TensorRT may
-end the process that calls it.
+The engine is read in a process of its own, `python -m edge_serve.check.engine PLAN MODEL SETTINGS`, which prints JSON:
+TensorRT may end the process that calls it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 
 from edge_serve.backends.tensorrt.engine import DATA_TYPES, Range, read_engine
 from edge_serve.backends.tensorrt.errors import failure
-from edge_serve.backends.tensorrt.library import load_library, make_runtime
+from edge_serve.backends.tensorrt.library import load_library, load_plugins, make_runtime
 from edge_serve.backends.tensorrt.plan import DEFAULT_FILENAME, PlanMeta, Step, read_meta
+from edge_serve.backends.tensorrt.settings import backend_settings
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.tensors import shape_text
@@ -54,21 +55,27 @@ class EngineReport:
     meta: PlanMeta | None = None
 
 
-def describe_engines(version_directory: Path, config: pb.ModelConfig) -> list[EngineReport]:
-    """Describe each plan of a version that the configuration names and that is there. Blocks: in a thread."""
+def describe_engines(
+    version_directory: Path, config: pb.ModelConfig, settings: Mapping[str, str] | None = None
+) -> list[EngineReport]:
+    """Describe each plan of a version that the configuration names and that is there. Blocks: in a thread.
+
+    Args:
+        settings: of the backend (`--backend-config`).
+    """
     names = [config.default_model_filename or DEFAULT_FILENAME, *config.cc_model_filenames.values()]
     plans = [version_directory / name for name in dict.fromkeys(names)]
-    return [_describe(plan, config.name) for plan in plans if plan.is_file()]
+    return [_describe(plan, config.name, settings or {}) for plan in plans if plan.is_file()]
 
 
-def _describe(plan: Path, model: str) -> EngineReport:
+def _describe(plan: Path, model: str, settings: Mapping[str, str]) -> EngineReport:
     report = EngineReport(plan.name, plan.stat().st_size)
     try:
         report.meta = read_meta(plan, model)
     except EdgeServeError as error:
         report.problem = error.message
         return report
-    read, spans = _read(plan, model), list[Spans]()
+    read, spans = _read(plan, model, settings), list[Spans]()
     report.installed, report.problem = str(read.get("tensorrt", "")), str(read.get("problem", ""))
     if not report.problem:
         report.source, report.context_bytes = "engine", int(read["device_memory_bytes"])
@@ -86,13 +93,13 @@ def _span(shapes: Sequence[Sequence[int]]) -> dict[str, Sequence[int]]:
     return dict(zip(("min", "opt", "max"), shapes, strict=False))
 
 
-def _read(plan: Path, model: str) -> dict[str, Any]:
+def _read(plan: Path, model: str, settings: Mapping[str, str]) -> dict[str, Any]:
     """Return what the process of its own printed; `problem` = why the engine cannot be read."""
     interpreter = own_interpreter()
     try:
         done = subprocess.run(
-            [*interpreter.command, __name__, str(plan), model], env=interpreter.variables, capture_output=True,
-            text=True, errors="replace", timeout=READ_SECONDS,
+            [*interpreter.command, __name__, str(plan), model, json.dumps(settings)], env=interpreter.variables,
+            capture_output=True, text=True, errors="replace", timeout=READ_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"problem": f"TensorRT did not read it within {READ_SECONDS:g} s"}
@@ -142,13 +149,19 @@ def engine_lines(report: EngineReport) -> Iterator[str]:
     yield from (f"  profile {text}" for text in report.profiles)
 
 
-def main(plan: Path, model: str) -> dict[str, Any]:
-    """Return the description of a plan's engine, or why there is none."""
+def main(plan: Path, model: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the description of a plan's engine, or why there is none.
+
+    Args:
+        given: settings of the backend (`--backend-config`).
+    """
     found: dict[str, Any] = {}
     try:
-        library = load_library()
+        settings = backend_settings(given)
+        library = load_library(library=settings.library)
         found["tensorrt"] = library.version
-        runtime = make_runtime(library, model, -1, host_code=False)
+        load_plugins(library, settings.plugins)
+        runtime = make_runtime(library, model, -1, host_code=settings.version_compatible)
         engine = runtime.deserialize_cuda_engine(plan.read_bytes())
         if engine is None:
             raise failure(Step.ENGINE, library.errors.take(), model, plan=plan)
@@ -158,4 +171,4 @@ def main(plan: Path, model: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))))

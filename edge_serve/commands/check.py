@@ -10,6 +10,7 @@ import pwd
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from edge_serve import __version__
 from edge_serve.backends.packs import Packs
 from edge_serve.check import command as check
 from edge_serve.commands.options import OptionParser, fail, seconds
-from edge_serve.config.settings.kinds import REPOSITORY
+from edge_serve.config.settings.kinds import REPOSITORY, SettingKind
 from edge_serve.config.settings.server import backend_directory
+from edge_serve.config.settings.server_values import BACKEND_SETTING
 from edge_serve.errors import EdgeServeError
 from edge_serve.observe.log import log
 from edge_serve.workers.launch.interpreter import own_interpreter
@@ -46,6 +48,7 @@ def run(arguments: Sequence[str]) -> int:
         options.load_timeout,
         options.record_golden,
         Packs(Path(options.backend_directory).absolute()),
+        tuple(options.backend_config),
     )
     try:
         return asyncio.run(_check(options.repository, wanted, as_json=options.json))
@@ -116,6 +119,7 @@ def _arguments(options: argparse.Namespace) -> list[str]:
         f"--infer-timeout={options.infer_timeout}",
         f"--load-timeout={options.load_timeout}",
         f"--backend-directory={os.path.abspath(options.backend_directory)}",
+        *(f"--backend-config={one.text}" for one in options.backend_config),
         *(f"--model={name}" for name in options.model),
         "--",
         *(os.path.abspath(path) for path in options.repository),
@@ -153,6 +157,10 @@ def _parser() -> OptionParser:
         "--backend-directory", metavar="DIR", default=backend_directory(os.environ),
         help="directory of backend packs, as the server's option",
     )  # fmt: skip
+    parser.add_argument(
+        "--backend-config", metavar="SETTING", action="append", type=partial(_parsed, BACKEND_SETTING), default=[],
+        help="setting of backends, as the server's option (repeat)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--as", metavar="USER", dest="as_user", default="",
@@ -166,7 +174,11 @@ def _parser() -> OptionParser:
 
 
 def _repository(text: str) -> Path:
+    return Path(_parsed(REPOSITORY, text))
+
+
+def _parsed(kind: SettingKind, text: str) -> Any:
     try:
-        return Path(REPOSITORY.parse(text))
+        return kind.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error

@@ -63,6 +63,17 @@ def test_engine_is_read_where_tensorrt_is_installed(tmp_path: Path, monkeypatch:
     assert [line.strip() for line in engine_lines(report)] == LINES
 
 
+def test_engine_is_read_by_the_library_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, library = write(tmp_path / "models", identity()), tmp_path / "library"
+    library.mkdir()
+    (library / "tensorrt_rtx.py").write_text("from tensorrt import *\n__version__ = '1.2.0'\n")
+    monkeypatch.setenv("PYTHONPATH", f"{library}:{STAND_INS}:{ROOT}")
+
+    (report,) = describe_engines(folder, parse_model_config('name: "model"'), {"library": "tensorrt_rtx"})
+
+    assert (report.source, report.installed, report.problem) == ("engine", "1.2.0", "")
+
+
 @pytest.mark.slow
 def test_engine_is_shown_beside_the_configuration(tmp_path: Path) -> None:
     library = tmp_path / "library"
@@ -110,7 +121,7 @@ def test_without_tensorrt_the_file_beside_the_plan_is_shown(tmp_path: Path) -> N
 def test_plans_of_several_devices_are_shown_and_missing_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_read", lambda plan, model: {"problem": "no TensorRT"})
+    monkeypatch.setattr(engine, "_read", lambda plan, model, settings: {"problem": "no TensorRT"})
     folder = write(tmp_path, identity(), None)
     (folder / "orin.plan").write_bytes(b"x")
     config = 'cc_model_filenames { key: "8.7" value: "orin.plan" } cc_model_filenames { key: "9.0" value: "n" }'

@@ -249,10 +249,11 @@ def test_another_user_checks_the_same_with_whole_paths(
     monkeypatch.setenv("EDGE_SERVE_BACKEND_DIRECTORY", "backends")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(subprocess, "run", run)
-    assert cli.main(["check", "models", "--as", "nobody", "--infer", "--model", "a", "--infer-timeout", "3"]) == 1
-    assert asked["command"][-8:] == [
+    assert cli.main(["check", "models", "--as", "nobody", "--infer", "--model", "a", "--infer-timeout", "3",
+                     "--backend-config", "a=1", "--backend-config=tensorrt,plugins=a,b=c.so"]) == 1  # fmt: skip
+    assert asked["command"][-10:] == [
         "check", "--infer", "--infer-timeout=3.0", "--load-timeout=600.0", f"--backend-directory={tmp_path}/backends",
-        "--model=a", "--", f"{tmp_path}/models",
+        "--backend-config=a=1", "--backend-config=tensorrt,plugins=a,b=c.so", "--model=a", "--", f"{tmp_path}/models",
     ]  # fmt: skip
     assert (asked["cwd"], asked["env"]["USER"]) == ("/", "nobody")
 

@@ -434,11 +434,8 @@ class ServerConfig:
         return self.load_model if only_named else None
 
     def backend_settings(self, backend: str) -> dict[str, str]:
-        """`--backend-config` for one backend: the settings for all of them, and over these its own."""
-        chosen = [s for s in self.backend_config if not s.backend] + [
-            s for s in self.backend_config if s.backend == backend
-        ]
-        return {setting.key: setting.value for setting in chosen}
+        """See `settings_of`."""
+        return values.settings_of(backend, self.backend_config)
 
 
 def _table() -> dict[str, Setting]:

@@ -37,6 +37,11 @@ class BackendSetting:
     key: str
     value: str
 
+    @property
+    def text(self) -> str:
+        """The setting as it is written."""
+        return f"{self.backend}{self.backend and ','}{self.key}={self.value}"
+
 
 @frozen
 class Restriction:
@@ -95,6 +100,12 @@ _READ = {
     "tensorrt": frozenset(("coalesce-request-input", "execution-policy", "library", "plugins", "version-compatible"))
     | {"engine-build-secs", "engine-cache", "engine-cache-mb"},
 }
+
+
+def settings_of(backend: str, settings: Sequence[BackendSetting]) -> dict[str, str]:
+    """Return `--backend-config` for one backend: the settings for all of them, and over these its own."""
+    chosen = [one for one in settings if not one.backend] + [one for one in settings if one.backend == backend]
+    return {one.key: one.value for one in chosen}
 
 
 def unread_backend_settings(settings: Sequence[BackendSetting]) -> list[str]:
