@@ -13,8 +13,9 @@ from edge_serve.messages.tensors import DataType, InferTensor, Shape, is_unseen,
 Timestamp = tuple[str, int]
 
 
-#: of the traces of one client's request; further timestamps and tensors, as of an endless stream, are left out
-MOST_BYTES = 64 << 20
+#: of the traces of one client's request; further timestamps and tensors, as of an endless stream, are left out. Far
+#: below the memory of all traces (observe.tracing.files): a trace that was cut is written beside others
+MOST_BYTES = 16 << 20
 #: about what a trace takes, and a timestamp
 _BYTES, _MARK_BYTES = 2048, 100
 #: values that become text at once: other threads run in between

@@ -15,19 +15,21 @@ from typing import Any
 from edge_serve.aio.sink import Sink
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.settings import TraceSettings
-from edge_serve.messages.trace import MOST_BYTES, Trace
+from edge_serve.messages.trace import Trace
 from edge_serve.records import frozen, slotted
 
 log = logging.getLogger(__name__)
 
 #: bytes of traces in memory; when the file takes them more slowly than they come, further ones are lost
-MOST_MEMORY = MOST_BYTES
+MOST_MEMORY = 64 << 20
 #: bytes of traces that wait for others of their batch; beyond, they are written early
 MOST_WAITING = 8 << 20
 #: bytes written in one system call
 _AT_ONCE = 1 << 20
 #: how long `close` waits for the disk, seconds; within TimeoutStopSec= of the unit behind --exit-timeout-secs
 CLOSE_SECONDS = 5.0
+#: `json.dumps` with these separators makes an encoder for each call
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def entries(trace: Trace) -> Iterator[dict[str, Any]]:
@@ -236,7 +238,7 @@ def _blocks(traces: Sequence[Trace], before: bytes) -> Iterator[bytearray]:
     for trace in traces:
         for one in trace.group:
             for entry in entries(one):
-                block += before + json.dumps(entry, separators=(",", ":")).encode()
+                block += before + _encode(entry).encode()
                 before = b","
                 if len(block) >= _AT_ONCE:
                     yield block

@@ -17,7 +17,7 @@ import pytest
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
-from edge_serve.messages.trace import TensorRecord, Trace
+from edge_serve.messages.trace import MOST_BYTES, TensorRecord, Trace
 from edge_serve.observe.tracing import files as trace_files
 from edge_serve.observe.tracing.files import MOST_MEMORY, MOST_WAITING, TraceBatch, TraceFiles, append, entries
 from tests.observe.tracing.recorder import Collected
@@ -110,7 +110,7 @@ def test_a_tensor_that_is_too_large_for_a_trace_is_left_out(tmp_path: Path, capl
     made = Trace(1, Collected(), timestamps=True, tensors=True)
     made.model_name, made.model_version = "m", "3"
     made.mark("REQUEST_START", 100)
-    made.add_tensors("TENSOR_QUEUE_INPUT", [InferTensor("t", DataType.UINT8, (MOST_MEMORY,), bytes(MOST_MEMORY))])
+    made.add_tensors("TENSOR_QUEUE_INPUT", [InferTensor("t", DataType.UINT8, (MOST_BYTES,), bytes(MOST_BYTES))])
     made.mark("REQUEST_END", 200)
     made.close()
     files, path = TraceFiles(), tmp_path / "t.json"
@@ -121,6 +121,32 @@ def test_a_tensor_that_is_too_large_for_a_trace_is_left_out(tmp_path: Path, capl
     names = [mark["name"] for entry in read(path) for mark in entry.get("timestamps", ())]
     assert names == ["REQUEST_START", "REQUEST_END", "TRACE_CUT"]
     assert not any("tensor" in entry for entry in read(path))
+
+
+def test_traces_that_were_cut_are_written_beside_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+
+    def wait_and_append(*arguments: Any) -> None:
+        disk.wait(10)
+        append(*arguments)
+
+    monkeypatch.setattr(trace_files, "append", wait_and_append)
+    files, batch, path = TraceFiles(), TraceBatch(), tmp_path / "t.json"
+    files.add(trace(1), settings(path, frequency=100), batch)
+    for number in (2, 3):
+        made = large(number)
+        while not made.cut_ns:
+            made.add_tensors("TENSOR_BACKEND_OUTPUT", [MEBIBYTE])
+        files.add(made, settings(path), TraceBatch())
+    disk.set()
+    files.flush(settings(path, frequency=100), batch)
+    files.close()
+
+    assert caplog.messages == []
+    assert [entry["id"] for entry in read(path) if "model_name" in entry] == [2, 3]
+    assert read(tmp_path / "t.json.0") == told(1)
 
 
 def test_child_traces_are_written_with_their_parent(tmp_path: Path) -> None:
@@ -334,11 +360,14 @@ def test_an_error_while_tensors_become_text_leaves_an_array_behind(
     assert read(path) == told(1) + told(4)
 
 
+MEBIBYTE = InferTensor("t", DataType.BYTES, (1,), join_bytes([b"x" * (1 << 20)]))
+
+
 def large(number: int) -> Trace:
     """A trace with a tensor of 1 MiB."""
     made = Trace(number, Collected(), timestamps=False, tensors=True)
     made.model_name, made.model_version = "m", "3"
-    made.add_tensors("TENSOR_QUEUE_INPUT", [InferTensor("t", DataType.BYTES, (1,), join_bytes([b"x" * (1 << 20)]))])
+    made.add_tensors("TENSOR_QUEUE_INPUT", [MEBIBYTE])
     return made
 
 
