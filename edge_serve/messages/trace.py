@@ -16,8 +16,8 @@ Timestamp = tuple[str, int]
 #: of the traces of one client's request; further timestamps and tensors, as of an endless stream, are left out. Far
 #: below the memory of all traces (observe.tracing.files): a trace that was cut is written beside others
 MOST_BYTES = 16 << 20
-#: about what a trace takes, and a timestamp
-_BYTES, _MARK_BYTES = 2048, 100
+#: about what a trace takes, a timestamp, and the record of a tensor beside its bytes
+_BYTES, _MARK_BYTES, _RECORD_BYTES = 2048, 100, 256
 #: values that become text at once: other threads run in between
 _VALUES_AT_ONCE = 16_384
 
@@ -183,7 +183,7 @@ class Trace(ComputeTimes):
         self.tensors += [
             TensorRecord(activity, tensor.name, bytes(tensor.data), tensor.shape, tensor.datatype)
             for tensor in tensors
-            if not is_unseen(tensor.data) and self._admit(memoryview(tensor.data).nbytes)
+            if not is_unseen(tensor.data) and self._admit(_RECORD_BYTES + memoryview(tensor.data).nbytes)
         ]
 
     def _admit(self, size: int) -> bool:

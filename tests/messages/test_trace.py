@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edge_serve.errors import Internal
+from edge_serve.messages import trace as trace_module
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
@@ -132,3 +133,14 @@ def test_one_that_failed_does_not_wait_for_it() -> None:
 
     assert recorder.traces == [trace]
     assert [name for name, _ in trace.timestamps or ()][-1] == "REQUEST_END"
+
+
+def test_small_tensors_of_an_endless_stream_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "MOST_BYTES", 100_000)
+    trace = Trace(1, Collected(), timestamps=False, tensors=True)
+    for _ in range(1000):
+        trace.add_tensors("TENSOR_BACKEND_OUTPUT", [InferTensor("x", DataType.INT32, (0,), b"")])
+
+    assert trace.tensors is not None
+    assert len(trace.tensors) < 1000
+    assert trace.cut_ns
