@@ -23,9 +23,9 @@ from edge_serve.observe.status.probe import library_versions
 from edge_serve.records import slotted
 from edge_serve.supervision import safe_mode
 from edge_serve.supervision.command import DEFAULT_DIRECTORY
-from edge_serve.systemd.unit import NAME, Unit, environment_of, find_unit, systemctl
+from edge_serve.systemd.unit import HTTP_SOCKET, NAME, Unit, environment_of, find_unit, systemctl
 
-SOCKETS = ("edge-serve.socket", "edge-serve-grpc.socket", "edge-serve-metrics.socket")
+SOCKETS = (HTTP_SOCKET, "edge-serve-grpc.socket", "edge-serve-metrics.socket")
 _PROPERTIES = (
     "Id", "LoadState", "ActiveState", "SubState", "UnitFileState", "Result", "NRestarts", "StatusText",
     "NeedDaemonReload", "Listen",

@@ -16,6 +16,8 @@ from edge_serve.records import frozen, slotted
 from edge_serve.systemd.environment_file import parse_environment_file
 
 NAME = "edge-serve.service"
+#: systemd listens with it for HTTP, and starts the service for the first connection
+HTTP_SOCKET = "edge-serve.socket"
 UNIT_FILE = "/usr/lib/systemd/system/edge-serve.service"
 #: (pattern, whether a file that is missing is no error), as the unit has them
 _FILES = (

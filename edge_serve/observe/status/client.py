@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from edge_serve.files import read_small
 from edge_serve.messages.line import one_line
 from edge_serve.records import frozen
-from edge_serve.systemd.unit import UNIT_FILE
+from edge_serve.systemd.unit import HTTP_SOCKET, UNIT_FILE, systemctl
 
 PATH = "/edge-serve/status"
 LEAVE = "/edge-serve/safe-mode/leave"
@@ -72,7 +72,7 @@ def find_target(
 ) -> StatusTarget:
     """Find the server: by the options and the environment, else the service of this device, else Triton's port on it.
 
-    The port of a service that is stopped is not asked: systemd listens there, and would start the service.
+    The port of a service that is stopped is not asked while systemd listens there, and would start the service.
 
     Raises:
         Unreachable: the file with the token cannot be read.
@@ -86,14 +86,15 @@ def find_target(
     if url:
         return StatusTarget("", url if "://" in url else f"http://{url}", token, ca)
     path = path or environ.get("EDGE_SERVE_ADMIN_SOCKET", "")
-    if path or os.path.exists(DEFAULT_SOCKET) or _is_stopped():
+    if path or os.path.exists(DEFAULT_SOCKET) or _would_start():
         return StatusTarget(path or DEFAULT_SOCKET, token=token)
     return StatusTarget(token=token)
 
 
-def _is_stopped() -> bool:
-    """Return whether the packaged service is installed and does not run: systemd removes its RuntimeDirectory= then."""
-    return os.path.exists(UNIT_FILE) and not os.path.exists(os.path.dirname(DEFAULT_SOCKET))
+def _would_start() -> bool:
+    """Return whether systemd listens for the packaged service, which does not run: its RuntimeDirectory= is gone."""
+    stopped = os.path.exists(UNIT_FILE) and not os.path.exists(os.path.dirname(DEFAULT_SOCKET))
+    return stopped and systemctl("is-active", HTTP_SOCKET).strip() == "active"
 
 
 def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:

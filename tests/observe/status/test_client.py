@@ -324,6 +324,10 @@ def test_a_stopped_service_is_not_started_by_asking(tmp_path: Path, monkeypatch:
     socket_path, unit = tmp_path / "run" / "admin.sock", tmp_path / "edge-serve.service"
     monkeypatch.setattr(client, "DEFAULT_SOCKET", str(socket_path))
     monkeypatch.setattr(client, "UNIT_FILE", str(unit))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text('#!/bin/sh\n[ "$*" = "is-active edge-serve.socket" ] && echo active\n')
+    systemctl.chmod(0o755)
     unit.touch()
 
     with pytest.raises(Unreachable, match=r"no server answers at .*/run/admin.sock \(No such file") as absent:
@@ -331,4 +335,20 @@ def test_a_stopped_service_is_not_started_by_asking(tmp_path: Path, monkeypatch:
     assert absent.value.status == ABSENT
     assert find_target({}, url="127.0.0.1:8000").url == "http://127.0.0.1:8000"
     socket_path.parent.mkdir()  # it runs, and its settings name no socket, or another
+    assert find_target({}).name == "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("systemctl", ["", "#!/bin/sh\necho inactive\nexit 3\n"])
+def test_a_server_beside_the_stopped_service_is_asked(
+    systemctl: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in a container without systemd, or by hand after the socket units were stopped."""
+    monkeypatch.setattr(client, "DEFAULT_SOCKET", str(tmp_path / "run" / "admin.sock"))
+    monkeypatch.setattr(client, "UNIT_FILE", str(tmp_path / "edge-serve.service"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "edge-serve.service").touch()
+    if systemctl:
+        (tmp_path / "systemctl").write_text(systemctl)
+        (tmp_path / "systemctl").chmod(0o755)
+
     assert find_target({}).name == "http://127.0.0.1:8000"
