@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -207,6 +209,21 @@ def test_what_only_the_start_would_refuse_is_found(
     assert text.startswith(said)
     one_alone = ["--http-address=localhost"] if len(given) == 1 else given[1:]
     assert problems(parse_argv([f"--model-repository={models}", *one_alone], {}), {}) == []
+
+
+def test_the_packaged_addresses_are_good_on_a_machine_without_ipv6(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket units listen on IPv4 there."""
+
+    class OnlyIPv4(socket.socket):
+        def __init__(self, family: int = -1) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family)
+
+    monkeypatch.setattr(socket, "socket", OnlyIPv4)
+    assert problems(parse_argv([f"--model-repository={models}", "--http-address=::"], {}), {}) == []
 
 
 @needs_root
