@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from edge_serve.access.credentials import read_certificate_roles, read_tokens
-from edge_serve.config.settings.server import ServerConfig
+from edge_serve.config.settings.server import ServerConfig, address_conflict
 from edge_serve.door_settings import http_files
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import may_name_model
@@ -189,3 +189,5 @@ def _addresses(config: ServerConfig) -> Iterator[str]:
                 continue  # the kernel has no IPv6, and the socket units of the package listen on IPv4
             reason = error.strerror if isinstance(error, OSError) else "it is too long for a name"
             yield f"{flag} '{address}': {reason}; expected an address of this machine, as 127.0.0.1, ::1 or ::"
+    if conflict := address_conflict(config, resolve=True):
+        yield conflict

@@ -226,6 +226,13 @@ def test_the_packaged_addresses_are_good_on_a_machine_without_ipv6(
     assert problems(parse_argv([f"--model-repository={models}", "--http-address=::"], {}), {}) == []
 
 
+def test_a_name_of_an_address_that_another_door_has_is_found(models: Path) -> None:
+    argv = [f"--model-repository={models}", "--http-address=localhost", "--metrics-address=127.0.0.1"]
+    (text,) = problems(parse_argv([*argv, "--metrics-port=8000"], {}), {})
+    assert "HTTP requests at localhost:8000 and metrics requests at 127.0.0.1:8000, because one address inc" in text
+    assert problems(parse_argv(argv, {}), {}) == []
+
+
 @needs_root
 def test_an_unknown_user_is_an_error(
     unit: Unit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

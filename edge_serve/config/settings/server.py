@@ -13,9 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from itertools import combinations
 from typing import Annotated, Any
 
 from edge_serve.config.settings import server_values as values
+from edge_serve.config.settings.addresses import overlap
 from edge_serve.config.settings.kinds import (
     BOOLEAN,
     COUNT,
@@ -507,31 +509,32 @@ def _check_repository(config: ServerConfig, environ: Mapping[str, str]) -> None:
 
 
 def _check_addresses(config: ServerConfig) -> None:
-    """Two services cannot share an address and a port, except for port 0. A wildcard is all addresses."""
+    if conflict := address_conflict(config):
+        raise BadSetting(conflict)
+
+
+def address_conflict(config: ServerConfig, *, resolve: bool = False) -> str:
+    """Return why two services cannot share a port, as port 0 and addresses that do not overlap can; "" = none does.
+
+    Args:
+        resolve: see `overlap`.
+    """
     services = [
         ("HTTP", config.allow_http, config.http_address, config.http_port),
         ("GRPC", config.allow_grpc, config.grpc_address, config.grpc_port),
         ("metrics", config.allow_metrics, config.metrics_address, config.metrics_port),
     ]
-    taken: list[tuple[str, str, int]] = []
-    for service, allowed, address, port in services:
-        if not allowed or not port:
-            continue
-        for other, its_address, its_port in taken:
-            if port == its_port and address == its_address:
-                both = f"{other} requests and {service} requests"
-                raise BadSetting(f"The server cannot listen to {both} at the same address and port {address}:{port}")
-            if port == its_port and (_includes(address, its_address) or _includes(its_address, address)):
-                raise BadSetting(
-                    f"The server cannot listen to {other} requests at {its_address}:{port} and {service} requests at "
-                    f"{address}:{port}, because one address includes the other: choose another port for one of them"
-                )
-        taken.append((service, address, port))
-
-
-def _includes(wildcard: str, address: str) -> bool:
-    """Return whether the first address is a wildcard that includes the second: `::` includes those of IPv4."""
-    return wildcard == "::" or (wildcard == "0.0.0.0" and ":" not in address)
+    open_services = [(service, address, port) for service, allowed, address, port in services if allowed and port]
+    for (other, its_address, its_port), (service, address, port) in combinations(open_services, 2):
+        if port == its_port and address == its_address:
+            both = f"{other} requests and {service} requests"
+            return f"The server cannot listen to {both} at the same address and port {address}:{port}"
+        if port == its_port and overlap(address, its_address, resolve=resolve):
+            return (
+                f"The server cannot listen to {other} requests at {its_address}:{port} and {service} requests at "
+                f"{address}:{port}, because one address includes the other: choose another port for one of them"
+            )
+    return ""
 
 
 def defaults(program: Program = EDGE_SERVE) -> dict[str, str]:

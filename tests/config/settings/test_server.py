@@ -266,6 +266,8 @@ def test_opentelemetry_tracing_logs_that_traces_are_lost() -> None:
             "because one address includes the other: choose another port for one of them",
         ),
         (["--http-address=::1", "--grpc-port=8000", "--grpc-address=::"], "GRPC requests at :::8000, because one"),
+        (["--http-address=0", "--grpc-port=8000", "--grpc-address=127.0.0.1"], "at 0:8000 and GRPC requests at 127.0"),
+        (["--http-address=127.1", "--grpc-port=8000", "--grpc-address=127.0.0.1"], "at 127.1:8000 and GRPC requests"),
     ],
 )
 def test_bad_values_are_one_clear_line(argv: list[str], said: str) -> None:
@@ -273,6 +275,22 @@ def test_bad_values_are_one_clear_line(argv: list[str], said: str) -> None:
 
     assert said in error.message
     assert not error.show_usage
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ("0.0.0.0", "ip6-localhost"),  # which addresses it has, only the resolver of the machine knows
+        ("0.0.0.0", "::1"),
+        ("0:0:0:0:0:0:0:0", "127.0.0.1"),  # the spelling `::` alone accepts IPv4 as well
+        ("127.0.0.1", "127.0.0.2"),
+    ],
+)
+def test_addresses_that_need_not_overlap_may_share_a_port(addresses: tuple[str, str]) -> None:
+    http, metrics = addresses
+    config = _parse(f"--http-address={http}", f"--metrics-address={metrics}", "--metrics-port=8000")
+
+    assert (config.http_address, config.metrics_address, config.metrics_port) == (http, metrics, 8000)
 
 
 def test_the_beginning_of_one_option_is_enough() -> None:
