@@ -74,11 +74,13 @@ def examine_port(
     port, error = wanted.number, _refusal(wanted)
     if error is None:
         return Finding("port", f"{port}: free", True)
-    door = door_at(port, document)
+    # the kernel refuses a port below 1024 to this user before it sees that the port is in use
+    taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    door = door_at(port, document) if taken else ""
     if door and document is not None:
         pid, version = document.get("server", {}).get("pid"), document.get("versions", {}).get("edge-serve")
         return Finding("port", f"{port}: edge-serve {version} listens here for {door} (pid {pid})", True)
-    owner = find_owner(port, root)
+    owner = find_owner(port, root) if taken else None
     if owner is not None and owner.is_ours:
         return Finding("port", f"{port}: edge-serve listens here (pid {owner.pid})", True)
     if port in held:
@@ -112,6 +114,8 @@ def _refusal(wanted: DoorPort) -> OSError | None:
                 probe.bind(place)
     except OSError as error:
         return error
+    except UnicodeError:
+        return OSError(errno.EINVAL, "the address is too long for a name")
     return None
 
 

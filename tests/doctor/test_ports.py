@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edge_serve.doctor import ports
 from edge_serve.doctor.ports import DoorPort, Owner, examine_port, find_owner
 
 
@@ -45,6 +47,28 @@ def test_a_port_is_free_for_one_address_only(tmp_path: Path) -> None:
     elsewhere = examine_port(DoorPort(port, "192.0.2.7", "--http-port"), root=tmp_path)
     assert (elsewhere.text, elsewhere.good) == (f"{port}: Cannot assign requested address", False)
     assert elsewhere.advice.startswith("give an address of this machine")
+
+
+def test_a_server_on_another_address_makes_no_address_good(taken: int, tmp_path: Path) -> None:
+    server = {"pid": 77, "doors": {"HTTP": [f"127.0.0.1:{taken}"]}}
+    root = proc(tmp_path, taken, b"edge-serve\0serve\0")
+    finding = examine_port(DoorPort(taken, "192.0.2.7", "--http-port"), {"server": server}, root=root)
+
+    assert (finding.text, finding.good) == (f"{taken}: Cannot assign requested address", False)
+
+
+def test_a_server_has_a_port_that_this_user_may_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel compares rights first."""
+    monkeypatch.setattr(ports, "_refusal", lambda _: PermissionError(errno.EACCES, "Permission denied"))
+    document = {"server": {"pid": 77, "doors": {"HTTP": ["127.0.0.1:80"]}}, "versions": {"edge-serve": "0.1.0"}}
+
+    assert examine_port(port_of(80), document).text == "80: edge-serve 0.1.0 listens here for HTTP (pid 77)"
+
+
+def test_an_address_that_is_too_long_for_a_name_is_reported() -> None:
+    finding = examine_port(DoorPort(8000, "a" * 70, "--http-port"))
+
+    assert (finding.text, finding.good) == ("8000: the address is too long for a name", False)
 
 
 def test_the_running_server_has_its_port(taken: int) -> None:
