@@ -297,7 +297,8 @@ def unready_required(
     """
     known: dict[str, ModelSummary] = {}
     for one in sorted(summaries, key=lambda one: one.word == "ready"):
-        known.setdefault(one.name, one)  # if several models have one name, take the one that is not ready
+        if one.word != "unloaded" or one.reason:  # else it was removed before a version was tried
+            known.setdefault(one.name, one)  # if several models have one name, take the one that is not ready
     found = [
         known.get(name) or ModelSummary(name, "absent", absent.get(name, "not loaded")) for name in sorted(required)
     ]

@@ -283,7 +283,9 @@ def test_required_models_that_are_not_ready_have_a_reason() -> None:
         ModelSummary("b", "failed", "no weights"),
         ModelSummary("b", "ready"),
     ]
-    found = unready_required({"a", "b", "c", "d"}, known, {"c": "unreadable"})
+    known += [ModelSummary("e", "unloaded"), ModelSummary("f", "unloaded")]  # removed before a version was tried
+    found = unready_required({"a", "b", "c", "d", "e", "f"}, known, {"c": "unreadable", "f": "not in the repository"})
     assert [(one.name, one.word, one.reason) for one in found] == [
         ("b", "failed", "no weights"), ("c", "absent", "unreadable"), ("d", "absent", "not loaded"),
+        ("e", "absent", "not loaded"), ("f", "absent", "not in the repository"),
     ]  # fmt: skip
