@@ -74,14 +74,15 @@ def new_directory(repository: Path, name: str) -> Iterator[ModelPlace]:
             yield ModelPlace(repository, name, staged)
             sync_tree(staged)
             os.rename(staged, final)
-            for directory in (repository, repository.absolute().parent) if made else (repository,):
-                sync_directory(directory)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         if made:
             with contextlib.suppress(OSError):
                 repository.rmdir()
         raise
+    for directory in (repository, repository.absolute().parent) if made else (repository,):
+        with contextlib.suppress(OSError):  # the model is there, also in a directory that may not be read or synced
+            sync_directory(directory)
 
 
 def _sweep(repository: Path) -> None:

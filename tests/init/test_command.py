@@ -61,6 +61,19 @@ def test_a_model_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypat
     assert after == ["models", tmp_path.name]
 
 
+def test_a_directory_that_cannot_be_synced_does_not_fail_a_model_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent may be written and searched, and not be read, as one of mode 733."""
+
+    def refuse(_: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("edge_serve.init.directory.sync_directory", refuse)
+    assert init(tmp_path / "models", "m", "--python") == 0
+    assert (tmp_path / "models" / "m" / "config.pbtxt").exists()
+
+
 def test_a_python_model_and_an_ensemble_of_two_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models = tmp_path / "models"
     assert init(models, "first", "--python") == 0
