@@ -82,8 +82,14 @@ def test_a_rotated_file_is_written_on_while_no_new_one_can_be_opened(
     with logging_to(str(path)) as (handler, logger):
         path.rename(rotated)
         path.mkdir()
-        logger.info("kept")
+        for _ in range(3):
+            logger.info("kept")
         assert handler.written(PATIENCE)
+        assert rotated.read_text() == "kept\n" * 3
+        assert capfd.readouterr().err == (
+            f"edge-serve: cannot open '{path}' anew (Is a directory): until that is mended, the log goes to the file "
+            "that had this name\n"
+        )
         rotated.unlink()
         logger.info("lost")
         assert handler.written(PATIENCE)

@@ -33,6 +33,8 @@ class LineHandler(logging.Handler):
         self._path = path
         #: of the open file, as its path had it
         self._opened = os.fstat(descriptor) if path else None
+        #: the path cannot be opened, and the open file was renamed
+        self._behind = False
         self._sink = Sink(self._take, self._slow, "log")
         self._lost = 0
         #: of the last line only the beginning is there
@@ -96,10 +98,15 @@ class LineHandler(logging.Handler):
                 return
         try:
             fresh = _open(self._path)
-        except OSError:
-            if os.fstat(self.descriptor).st_nlink:
-                return
-            raise
+        except OSError as error:
+            if not os.fstat(self.descriptor).st_nlink:
+                raise
+            if not self._behind:
+                self._behind = True
+                text = f"edge-serve: cannot open '{self._path}' anew ({error.strerror}): until that is mended, the log "
+                to_standard_error(f"{text}goes to the file that had this name\n")
+            return
+        self._behind = False
         self._opened = os.fstat(fresh)
         self._torn = False
         os.dup2(fresh, self.descriptor, inheritable=False)
