@@ -1,7 +1,7 @@
 """Which requests are traced: the server's trace setting and those of single models, changed while it runs.
 
 Rules: triton-inference-server/server src/tracer.cc. A change makes a new setting with fresh counters; what is left of
-`count` is carried over.
+`count` is carried over. A change of the server's setting changes those of models that follow it in a field.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class TraceSetting:
         """Return this setting with `changes`, under the values of the setting above.
 
         Args:
-            asked: a client changes this setting, not the one above; False = a count that is used up stays used up.
+            asked: a client changes this setting, not the one above. False = a count that is used up stays used up, and
+                a setting whose values stay is returned itself, with its counter and its batch.
 
         Raises:
             InvalidArgument: it would trace, and cannot.
@@ -60,7 +61,7 @@ class TraceSetting:
         reason, used_up = why_not(values), asked and values.count == 0
         if values.level and (reason or used_up):  # of a count that is used up Triton gives no reason either
             raise InvalidArgument(f"Attempting to set invalid trace setting :{reason}")
-        return TraceSetting(values, frozenset(specified))
+        return self if values == self.values and not asked else TraceSetting(values, frozenset(specified))
 
     def take(self) -> bool:
         """Count a request. Return whether to trace it."""

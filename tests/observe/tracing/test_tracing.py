@@ -171,6 +171,23 @@ def names_of_models(path: Path) -> str:
     return "".join(entry["model_name"] for entry in told(path) if "model_name" in entry)
 
 
+def test_a_change_of_the_servers_setting_leaves_a_model_alone_that_sets_all_itself(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("m", TraceChanges(level=("TIMESTAMPS",), rate=2, count=9, log_frequency=3))
+    traced = []
+    for number in range(6):
+        trace = here.sample("m")
+        if trace is not None:
+            traced.append(number)
+            trace.model_name, trace.model_version = "m", "4"
+            trace.close()
+        here.update("", TraceChanges(rate=100 + number))
+    here.close()
+
+    assert traced == [1, 3, 5]
+    assert {path.name: names_of_models(path) for path in tmp_path.iterdir()} == {"t.json.0": "mmm"}
+
+
 def test_the_last_of_a_count_completes_a_numbered_file(tmp_path: Path) -> None:
     here = tracing(tmp_path / "t.json")
     here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, count=2))
