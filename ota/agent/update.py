@@ -21,7 +21,7 @@ from ota.documents.manifest import Manifest, Variant
 from ota.documents.names import SYSTEM
 from ota.documents.rollout import BundleRollout, Rollout
 from ota.errors import OtaError, Postponed, ServerError, TrialFailed, Untrusted
-from ota.store import bad, directories, journal, releases
+from ota.store import directories, journal, releases
 from ota.store.bad import ANY_VARIANT
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from ota.store.lock import acquire_lock
@@ -334,7 +334,7 @@ class Update:
 
     def _go_back_from_denied(self, wish: BundleRollout, entry: Journal) -> Journal:
         """Go back from a denied release to the one before, if that may run, before a replacement is fetched."""
-        older, failed = entry.previous, bad.load(self._layout).releases(entry.bundle)
+        older, failed = entry.previous, journal.failed_releases(self._layout, entry.bundle)
         if older in (0, *wish.deny, *failed) or not journal.has_complete(self._layout, entry, older):
             return entry
         try:

@@ -61,6 +61,11 @@ class BadList:
                 return one
         return None
 
+    def has_failed(self, bundle: str, release: int, variant: str) -> bool:
+        """Return whether a variant has a permanent failure, whatever the facts of the device were."""
+        places = {(bundle, release, one) for one in (ANY_VARIANT, variant)}
+        return any(one.permanent and (one.bundle, one.release, one.variant) in places for one in self.entries)
+
     def releases(self, bundle: str) -> set[int]:
         """Return the releases of a bundle with a permanent failure in any variant."""
         return {one.release for one in self.entries if one.bundle == bundle and one.permanent}

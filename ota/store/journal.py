@@ -197,7 +197,7 @@ def rebuild(layout: StateLayout, repository: Path, bundle: str) -> Journal:
     """Return a journal made from the records of releases and the links, without writing it.
 
     Half switched links name two releases: the older one served before, so it is taken. A bundle without any link has no
-    active release. The release before it is none that failed here for good.
+    active release. The release before it is none of `failed_releases`.
     """
     models: dict[int, tuple[str, ...]] = {}
     whole: dict[int, set[str]] = {}
@@ -209,9 +209,19 @@ def rebuild(layout: StateLayout, repository: Path, bundle: str) -> Journal:
     named = links.read_links(layout, repository)
     candidates = [one for one in complete if one in {named.get(model) for model in models[one]}]
     active = min(candidates, default=0)
-    failed = bad.load(layout).releases(bundle)
+    failed = failed_releases(layout, bundle)
     older = [one for one in complete if one < active and one not in failed]
     return Journal(bundle, {one: models[one] for one in complete}, active, max(older, default=0))
+
+
+def failed_releases(layout: StateLayout, bundle: str) -> set[int]:
+    """Return the complete releases of a bundle that failed here for good in the variant that is installed.
+
+    A release may serve although another variant failed before: an update then takes the next variant.
+    """
+    known = bad.load(layout)
+    found = (one for one in releases.every_release(layout) if one.bundle == bundle)
+    return {one.release for one in found if known.has_failed(bundle, one.release, one.variant)}
 
 
 def can_serve(layout: StateLayout, journal: Journal) -> bool:

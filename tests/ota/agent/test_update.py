@@ -868,6 +868,18 @@ def test_a_denied_release_is_left_at_once_if_the_one_before_may_run(device: Devi
         assert device.journal().previous == 16
 
 
+def test_a_denied_release_is_left_for_one_of_which_another_variant_failed(device: Device) -> None:
+    device.publish(release=17)
+    device.run()
+    failed = bad.BadRelease("det", 16, "trt", "", "trial", "it failed", NOW, permanent=True)
+    bad.save(device.layout, bad.BadList([failed]))
+    device.publish(release=18)
+    device.want("det", 18, deny=[17])
+    device.fetcher.failures = [FetchError("the server is down")]
+    assert device.outcomes()["det"].release == 16
+    assert device.server.serving == {"det": 16}
+
+
 @pytest.mark.fault("R1")
 def test_a_denied_release_that_can_be_replaced_by_none_is_withdrawn(device: Device) -> None:
     device.publish(release=17)

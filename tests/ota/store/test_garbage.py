@@ -11,7 +11,8 @@ import pytest
 from ota import files
 from ota.files import DiskOperation
 from ota.layout import StateLayout
-from ota.store import garbage, journal, releases
+from ota.store import bad, garbage, journal, releases
+from ota.store.bad import BadRelease
 from ota.store.journal import Journal, NextRelease, UpdateStage
 from tests.ota.bundles import files_of, install, serve, sha256
 
@@ -79,17 +80,17 @@ def test_a_path_that_cannot_be_removed_keeps_no_other_one(
     for release in (15, 16):
         install(layout, release=release)
     age(layout.state_dir, time.time() - 2 * HOUR)
-    bad = layout.release("det", 15) / "15" / "model.onnx"
+    damaged = layout.release("det", 15) / "15" / "model.onnx"
 
     def refuse(operation: DiskOperation) -> None:
-        if (operation.kind, operation.path) == ("unlink", str(bad)):
+        if (operation.kind, operation.path) == ("unlink", str(damaged)):
             raise OSError(errno.EIO, "Input/output error", operation.path)
 
     with monkeypatch.context() as patched:
         patched.setattr(files, "point", refuse)
         found = garbage.collect(layout, repository, time.time())
     assert kept(layout) == [15, 17]
-    assert found.failures == (f"{bad}: Input/output error",)
+    assert found.failures == (f"{damaged}: Input/output error",)
     assert str(layout.release("det", 15)) not in found.paths
     assert not layout.blob(sha256(files_of("det", 16)["16/model.onnx"])).exists()
     age(layout.state_dir, time.time() - 2 * HOUR)
@@ -117,6 +118,19 @@ def test_a_bundle_without_a_journal_keeps_its_links(layout: StateLayout, reposit
     age(layout.state_dir, time.time() - 2 * HOUR)
     garbage.collect(layout, repository, time.time())
     assert kept(layout) == [16]
+
+
+def test_a_good_release_of_which_another_variant_failed_stays_without_a_journal(
+    layout: StateLayout, repository: Path
+) -> None:
+    for release in (15, 16, 17):
+        serve(layout, repository, release=release)
+    journal.path_of(layout, "det").write_bytes(b"torn")
+    failed = BadRelease("det", 16, "trt", "", "trial", "it failed", 0.0, permanent=True)
+    bad.save(layout, bad.BadList([failed]))
+    age(layout.state_dir, time.time() - 2 * HOUR)
+    garbage.collect(layout, repository, time.time())
+    assert kept(layout) == [16, 17]
 
 
 def test_a_plan_whose_copy_was_cut_off_is_removed(layout: StateLayout, repository: Path) -> None:

@@ -63,9 +63,24 @@ def test_a_missing_journal_is_rebuilt_from_releases_and_links(layout: StateLayou
     assert journal.bundles(layout) == ["det"]
     found = journal.rebuild(layout, repository, "det")
     assert (found.active, found.previous, found.next) == (17, 16, None)
-    failed = BadRelease("det", 16, bad.ANY_VARIANT, "", "trial", "it failed", 0.0, permanent=True)
-    bad.save(layout, bad.load(layout).add(failed))
-    assert journal.rebuild(layout, repository, "det").previous == 15
+    for variant, previous in (("trt", 16), ("onnx", 15)):  # onnx is installed
+        failed = BadRelease("det", 16, variant, "", "trial", "it failed", 0.0, permanent=True)
+        bad.save(layout, bad.load(layout).add(failed))
+        assert journal.rebuild(layout, repository, "det").previous == previous
+
+
+@pytest.mark.parametrize("variant", ["onnx", bad.ANY_VARIANT])
+def test_a_release_has_failed_in_the_variant_that_is_installed(layout: StateLayout, variant: str) -> None:
+    for release in (16, 17):
+        install(layout, release=release)
+    entries = [
+        BadRelease("det", 15, variant, "", "trial", "it is not installed", 0.0, permanent=True),
+        BadRelease("other", 16, variant, "", "trial", "it is of another bundle", 0.0, permanent=True),
+        BadRelease("det", 16, variant, "", "fetch", "it passes", 0.0, permanent=False),
+        BadRelease("det", 17, variant, "facts-1", "trial", "it failed", 0.0, permanent=True),
+    ]
+    bad.save(layout, bad.BadList(entries))
+    assert journal.failed_releases(layout, "det") == {17}
 
 
 @pytest.mark.fault("C6")
