@@ -41,8 +41,12 @@ class ExpiryCheckedTrust(TrustClient):
         """Fetch and verify the metadata. Expiry is judged by one reading of the clock, which is then stored as certain:
         another reading, after a jump of the clock, would be stored unchecked.
 
+        Args:
+            now: the reading, in seconds since the epoch; None = read the clock.
+
         Raises:
-            Expired: nothing proves that the clock is right, so that expiry is unknown; models go on.
+            Expired: nothing proves that the clock is right, so that expiry is unknown; models go on. OtaError: as
+                `TrustClient.refresh`.
         """
         system = self._clock.now() if now is None else now
         try:
@@ -53,6 +57,7 @@ class ExpiryCheckedTrust(TrustClient):
             raise
         found = self._judge(system)
         if found.doubt:
+            self._updater = None  # else the next document of the run would need no refresh, and be accepted
             raise Expired(found.doubt)
         # a refresh that accepts expired metadata does not prove that the clock is not far ahead
         clock_floor.record_time(system, self._floors, certain=not self._grace and not found.unset)

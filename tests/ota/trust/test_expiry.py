@@ -104,6 +104,24 @@ def test_a_jump_between_two_refreshes_of_a_run_is_not_kept(repository: Repositor
     assert device.floors().good_time == NOW + 2 * HOUR
 
 
+@pytest.mark.fault("K1")
+def test_a_lazy_refresh_in_doubt_is_refused_each_time(repository: Repository, device: Device) -> None:
+    """The first document of a run, or the first one after a role that was refused, refreshes the metadata."""
+    _run(device, repository, NOW)
+    clock = FakeClock(NOW + 2 * DAY)
+    dated = ExpiryCheckedTrust(device.metadata, device.root, repository, device.floors(), clock, certain=False)
+    for _ in range(2):
+        with pytest.raises(Expired, match="2 days after the last time that was certain"):
+            dated.document(MANIFEST, 1000)
+        assert not dated.is_refreshed()
+        assert dated.expires() == {}
+
+    repository.advance(2 * DAY)
+    repository.publish()
+    assert dated.document(MANIFEST, 1000) == b'{"release": 1}'
+    assert device.floors().good_time == NOW + 2 * DAY
+
+
 @pytest.mark.fault("K1", "T5")
 def test_metadata_that_expires_during_a_run_ends_its_refreshes(repository: Repository, device: Device) -> None:
     clock = FakeClock(NOW)
