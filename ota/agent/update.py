@@ -383,9 +383,12 @@ class Update:
         return journal.read(self._layout, bundle) or Journal(bundle)
 
     def _system_outcomes(self, rollout: Rollout) -> Iterator[BundleOutcome]:
-        """Update the system if the rollout names a version, and this device is of the image or an operator asks."""
+        """Update the system if the rollout names a version, or did when an update began, and this device is of the
+        image or an operator asks.
+        """
         asked, before = SYSTEM in self._options.only, self._system.journal()
-        if rollout.system is None or not (asked or (before is not None and not self._options.only)):
+        is_due = rollout.system is not None or self._system.is_begun()
+        if not is_due or not (asked or (before is not None and not self._options.only)):
             return
         version = before.serving() if before else 0
         try:

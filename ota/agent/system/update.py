@@ -81,6 +81,13 @@ class SystemUpdate:
             bad.save(self._layout, bad.load(self._layout).without(SYSTEM, state.version))
             self._recorder.record_event("good", SYSTEM, state.version)
 
+    def is_begun(self) -> bool:
+        """Return whether a version has files here, or waits for its restart: `run` ends it if no rollout names it."""
+        state = find_state(self._root)
+        if state is None:
+            return False
+        return state.pending not in (0, state.version) or system_stage.staged(self._layout) is not None
+
     def run(self) -> tuple[int, str]:
         """Update the system to the version that this device should run. Return the running version, and what waits.
 
@@ -90,12 +97,13 @@ class SystemUpdate:
         """
         self._recorder.check_pause()
         state, rollout = read_state(self._root), self._rollout.read()
-        wish, choice = desired.wish(rollout, SYSTEM), self._choose(state, rollout)
+        choice = self._choose(state, rollout)
         if state.pending not in (0, state.version, choice.release):
             state = self._cancel(state, choice.why)
         if choice.release in (0, state.version):
             self._discard_staged()
             return state.version, decide.reason_models_wait(state) if choice.release else choice.why
+        wish = desired.wish(rollout, SYSTEM)
         self._refuse_while_busy(state)
         if decide.is_way_back(state, choice.release, wish.deny):
             return state.version, self._roll_back(choice)
@@ -119,9 +127,11 @@ class SystemUpdate:
 
     def _choose(self, state: SystemState, rollout: Rollout) -> ReleaseChoice:
         """Return the version that this device should run by a rollout and the hours of this moment."""
+        if rollout.system is None:
+            return ReleaseChoice(0, may_switch=False, why=f"the rollout of this fleet no longer names {SYSTEM}")
         choice = desired.choose(self._components, rollout, SYSTEM, Journal(SYSTEM, active=state.version))
         own = check_hours(self._components.settings.system_window, "SYSTEM_WINDOW")
-        wish = desired.wish(rollout, SYSTEM)
+        wish = rollout.system
         if wish.window or state.version in wish.deny:  # a denied version is left at once, as `choose` does
             return choice
         if not in_window(own, self._components.clock.now()):

@@ -69,9 +69,8 @@ class SystemDevice(Device):
 
     def want_nothing_else(self) -> None:
         self.serial += 1
-        document = {
-            "schema": 1, "fleet": "plant", "serial": self.serial, "models": self.wishes, "system": self.system,
-        }  # fmt: skip
+        document = {"schema": 1, "fleet": "plant", "serial": self.serial, "models": self.wishes}
+        document |= {"system": self.system} if self.system else {}
         self.trust.documents[rollout_target("plant")] = to_canonical_json(document)
 
     def want(self, bundle: str, release: int, **members: object) -> None:
@@ -414,6 +413,38 @@ def test_a_version_that_waits_for_its_restart_is_taken_back(device: SystemDevice
         assert (found["system"].waiting_for, asked) == ("", [{"op": "cancel"}])
         assert device.run()["det"].release == 17
     assert (asked, device.events().count("withdrawn")) == ([{"op": "cancel"}], 1)
+
+
+def test_a_version_that_waits_for_its_restart_is_taken_back_if_the_fleet_has_no_system(device: SystemDevice) -> None:
+    def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        device.image.boots(1, pending=2 if request["op"] == "install" else None)
+        return {"ok": True}
+
+    with root_side(device.image.root, answer) as asked:
+        device.waits()
+        assert (len(device.staged()), asked[1:]) == (4, [])
+        device.system = {}
+        device.publish("det", 17)
+        device.want_nothing_else()
+        assert device.waits() == "the rollout of this fleet no longer names system"
+        assert (asked[1:], device.staged()) == ([{"op": "cancel"}], [])
+        found = device.run()
+        assert ({*found}, found["det"].release, len(asked)) == ({"det"}, 17, 2)
+
+
+def test_the_files_of_a_version_are_removed_if_the_fleet_has_no_system(
+    device: SystemDevice, asked: list[Mapping[str, Any]]
+) -> None:
+    def slowly() -> None:
+        device.clock.sleep(3 * 3600)
+        device.system = {}
+        device.want_nothing_else()
+
+    device.fetcher.slowly = slowly
+    gone = "the rollout of this fleet no longer names system"
+    assert device.waits() == f"2 was made ready and is no longer wanted: {gone}"
+    assert (len(device.staged()), device.waits()) == (4, gone)
+    assert (asked, device.staged(), device.outcomes()) == ([], [], {})
 
 
 @pytest.mark.parametrize("members", [{}, {"window": LATER}])
