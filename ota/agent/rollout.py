@@ -50,6 +50,11 @@ class CurrentRollout:
             raise self._found
         return self._found
 
+    def read_again(self) -> Rollout:
+        """Return the document after another refresh: the cause of the last error may be gone. Raises as `read`."""
+        self._found = None
+        return self.read()
+
     def read_before_switch(self, release: int) -> Rollout:
         """Return the document right before a switch to a release, or to a version of the system.
 

@@ -221,6 +221,30 @@ def test_the_next_variant_is_taken_when_the_first_one_failed(device: Device) -> 
     assert [one.variant for one in bad.load(device.layout).entries] == ["fast"]
 
 
+@pytest.mark.parametrize("in_probation", [False, True])
+def test_garbage_makes_room_for_fresh_metadata(
+    device: Device, monkeypatch: pytest.MonkeyPatch, in_probation: bool
+) -> None:
+    refresh, garbage = device.trust.refresh, device.layout.partial / ("0" * 64)
+
+    def refresh_if_not_full() -> None:
+        if garbage.exists():
+            raise NoSpace("metadata/timestamp.json: No space left on device")
+        refresh()
+
+    device.publish(release=17)
+    if in_probation:  # the document is read for the first time before the steps of an update
+        device.probation.verdicts = [(ProbationVerdict.WAIT, "few requests")] * 10**4
+        device.run()
+        device.probation.verdicts = []
+    garbage.write_bytes(b"of a download that was cut off")
+    os.utime(garbage, (0, 0))
+    monkeypatch.setattr(device.trust, "refresh", refresh_if_not_full)
+    assert device.run()["det"].release == 17
+    assert not garbage.exists()
+    assert status(device)["error"] is None
+
+
 @pytest.mark.fault("L4")
 def test_a_release_that_fails_its_probation_is_rolled_back_as_a_whole(device: Device) -> None:
     device.publish(release=19)
