@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from ota import files
 from ota.agent import status_file
 from ota.agent.boot import Boot
+from ota.agent.device.identity import load_identity
 from ota.agent.operator.plan import plan
 from ota.agent.update import Update
+from ota.commands.system import operate
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target, system_target
+from ota.documents.report import read_report
 from ota.errors import (
     FetchError,
     NoSpace,
@@ -32,6 +36,7 @@ from ota.strict_json import to_canonical_json
 from tests.ota.bundles import sha256
 from tests.ota.clock import NOW
 from tests.ota.device import LATER, Device, hours
+from tests.ota.report_server import ReportServer
 from tests.ota.system.root_side import ARCH, ImageDevice, root_side
 
 FILES = {"root": ".root", "verity": ".verity", "uki": ".efi"}
@@ -516,6 +521,45 @@ def test_a_full_disk_is_reported_before_the_download(
     monkeypatch.setattr(device.fetcher, "missing", full)
     assert device.fails().reason == "no_space"
     assert (asked, device.fetcher.fetched) == ([], [])
+
+
+def test_garbage_that_cannot_be_removed_costs_no_system(
+    device: SystemDevice, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    def missing(entries: object) -> int:
+        calls.append(entries)
+        if len(calls) == 1:
+            raise NoSpace("no space: 300 MB are missing")
+        return 1
+
+    def collect(*arguments: object) -> NoReturn:
+        raise StoreError("blobs: Input/output error")
+
+    monkeypatch.setattr(device.fetcher, "missing", missing)
+    monkeypatch.setattr(garbage, "collect", collect)
+    assert device.waits() == "2 is installed, and the device restarts into it"
+    assert asked == [{"op": "install", "version": 2}]
+    assert status_file.read(device.layout)["error"]["message"] == "garbage collection: blobs: Input/output error"
+
+
+def test_the_report_of_an_update_of_the_system_has_the_errors_of_all_bundles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ReportServer() as server:
+        device = SystemDevice(tmp_path / "device", report_url=server.url, floor_copy=tmp_path / "floors.json")
+        device.facts.identity = load_identity(device.layout.identity)
+        device.publish_system()
+        device.publish("det", 17)
+        device.server.failures = [ServerError("the connection was closed")]
+        device.outcomes(only=("det",))
+        device.server.up = False
+        monkeypatch.setattr("ota.commands.apply.open_components", lambda *arguments, **options: device.parts())
+        operate.run(Namespace(action="apply", json=False, now=False), device.settings)
+        report = read_report(server.files[server.puts[-1]]).report
+    assert capsys.readouterr().out == "system: release 1 serves; det 17 is in SWITCHING; it ends first\n"
+    assert report.bundles["det"].reason == "server"
 
 
 def test_without_a_root_side_nothing_is_fetched(device: SystemDevice) -> None:
