@@ -156,10 +156,10 @@ def _checked_blob(layout: StateLayout, entry: FileEntry) -> Path:
         StoreError: it is missing, or damaged and now removed.
     """
     blob = layout.blob(entry.sha256)
-    if not blob.exists():
-        file = Path(entry.path).name
-        raise StoreError(f"{blob} does not exist, which {file} needs: 'edge-ota apply' fetches it again")
     with files.wrap_errors(blob):
+        if not blob.exists():
+            file = Path(entry.path).name
+            raise StoreError(f"{blob} does not exist, which {file} needs: 'edge-ota apply' fetches it again")
         if files.sha256_of(blob) != (entry.sha256, entry.size):
             files.unlink(blob)
             raise StoreError(f"{blob} was damaged on this disk and is removed: 'edge-ota apply' fetches it again")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -78,6 +79,21 @@ def test_a_damaged_file_is_put_in_place_again(layout: StateLayout) -> None:
     put_blobs(layout.state_dir, {"det": {"w": good}})
     releases.repair(layout, record, "17/model.onnx")
     assert weights.read_bytes() == good
+
+
+def test_a_repair_from_a_blob_whose_directory_cannot_be_read_is_an_error_of_the_disk(
+    layout: StateLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(layout)
+    record = find_complete(layout, "det", 17)
+    assert record is not None
+
+    def exists(path: Path) -> bool:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(Path, "exists", exists)
+    with pytest.raises(StoreError, match=f"{record.files['config.pbtxt'][0]}: Input/output error"):
+        releases.repair(layout, record, "config.pbtxt")
 
 
 def test_the_group_of_the_server_may_read_releases_and_nothing_else(layout: StateLayout) -> None:
