@@ -137,7 +137,7 @@ class UpdateRecorder:
         self.status.count("bytes_total", missing)
 
     def collect(self, wanted: Iterable[tuple[str, int]] = ()) -> None:
-        """Collect garbage. An error is shown, not raised: the updates before it have their outcomes.
+        """Collect garbage. An error is shown, not raised: it must not end the run.
 
         Args:
             wanted: bundle and release of wishes and pins.
