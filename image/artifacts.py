@@ -127,6 +127,9 @@ def sha256(path: Path) -> str:
 def write_sums(folder: Path, paths: list[Path]) -> Path:
     """Write the lines of `sha256sum` for files of a folder to SHA256SUMS. Return its path.
 
+    Args:
+        paths: the files, which may still be in another folder.
+
     The lines of other files that are still there stay: builds of several profiles share a folder.
     """
     sums = folder / "SHA256SUMS"
@@ -135,5 +138,6 @@ def write_sums(folder: Path, paths: list[Path]) -> Path:
         name = line.partition("  ")[2]
         if name not in lines and (folder / name).is_file():
             lines[name] = line
-    sums.write_text("".join(f"{lines[name]}\n" for name in sorted(lines)))
-    return sums
+    fresh = sums.with_name(".SHA256SUMS.new")
+    fresh.write_text("".join(f"{lines[name]}\n" for name in sorted(lines)))
+    return fresh.replace(sums)

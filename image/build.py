@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def build(asked: Wish) -> list[Path]:
             packages.check(found)
             check_tools(work)
         say("files for dist/")
-        return list(_finish(asked, raw, package, found))
+        return _finish(asked, raw, package, found)
 
 
 def say(text: str) -> None:
@@ -181,10 +181,22 @@ def _package(folder: Path, asked: Wish) -> Path:
         raise ImageError(f"the package edge-serve: {why(error, folder)}") from None
 
 
-def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, str]]) -> Iterator[Path]:
-    """Write the files of dist/."""
-    out, source = asked.out, raw.parent
-    out.mkdir(parents=True, exist_ok=True)
+def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, str]]) -> list[Path]:
+    """Write the files of dist/: first beside them, so that a build that is cut off leaves those of an earlier one."""
+    unfinished = asked.out / ".unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        made = _write(asked, raw, package, found, unfinished)
+        sums = artifacts.write_sums(asked.out, made)
+        return [*(path.replace(asked.out / path.name) for path in made), sums]
+    finally:
+        shutil.rmtree(unfinished)
+
+
+def _write(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, str]], out: Path) -> list[Path]:
+    """Write the files of dist/ but for their sums. Return their paths, that of the compressed disk first."""
+    source = raw.parent
     root = _only(source, f"{asked.system}.root-{asked.arch}.*.raw")
     verity = _only(source, f"{asked.system}.root-{asked.arch}-verity.*.raw")
     kernel = _only(source, f"{asked.system}.efi").read_bytes()
@@ -217,8 +229,7 @@ def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, s
         beside[-1].write_text(text)
     facts = out / f"{asked.update}.build.json"
     facts.write_text(_facts(asked, hashed, update))
-    beside.append(facts)
-    yield from (*beside, artifacts.write_sums(out, beside))
+    return [*beside, facts]
 
 
 def check_identity(asked: Wish, release: Mapping[str, str]) -> None:
@@ -256,12 +267,9 @@ def _facts(asked: Wish, hashed: str, update: dict[str, Path]) -> str:
 
 
 def _compress(raw: Path, target: Path) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    done = subprocess.run([*_ZSTD, str(raw), "-o", str(partial)], stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([*_ZSTD, str(raw), "-o", str(target)], stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        partial.unlink(missing_ok=True)
         raise ImageError(f"{target} cannot be written: {done.stderr.strip() or f'zstd failed ({done.returncode})'}")
-    partial.replace(target)
 
 
 def _only(folder: Path, pattern: str) -> Path:

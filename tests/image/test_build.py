@@ -7,12 +7,13 @@ import platform
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from deploy.version import Build
-from image import build, machine
+from image import artifacts, build, machine
 from image.__main__ import main
 from image.errors import ImageError
 from tests.ota.system.images import uki
@@ -118,7 +119,7 @@ def test_a_version_can_be_built_again_with_another_content(tmp_path: Path) -> No
 
 def test_dist_has_the_disk_the_update_and_their_documents(tmp_path: Path) -> None:
     asked, package = outputs(tmp_path)
-    files = list(build._finish(asked, tmp_path / "out/edge_7.raw", package, [("libc6", "2.41", "amd64")]))
+    files = build._finish(asked, tmp_path / "out/edge_7.raw", package, [("libc6", "2.41", "amd64")])
     names = [path.name for path in files]
     facts = json.loads((tmp_path / "dist/edge_7.build.json").read_text())
 
@@ -139,7 +140,7 @@ def test_builds_of_several_profiles_and_processors_share_dist(tmp_path: Path) ->
         (tmp_path / "out/edge_7.efi").write_bytes(kernel)
         for path in (tmp_path / "out").glob("edge_7.root-*"):
             path.rename(path.with_name(path.name.replace("x86-64", arch)))
-        list(build._finish(replace(asked, profile=profile, arch=arch), tmp_path / "out/edge_7.raw", package, []))
+        build._finish(replace(asked, profile=profile, arch=arch), tmp_path / "out/edge_7.raw", package, [])
     names = sorted(path.name for path in (tmp_path / "dist").iterdir())
 
     for stem, profile in (("edge_7", "base"), ("edge_7_nvidia", "nvidia"), ("edge_7_base-arm64", "base")):
@@ -167,8 +168,31 @@ def test_a_kernel_of_another_profile_or_version_is_not_published(
     (tmp_path / "out/edge_7.efi").write_bytes(KERNEL.replace(before, after))
 
     with pytest.raises(ImageError, match=told):
-        list(build._finish(asked, tmp_path / "out/edge_7.raw", package, []))
+        build._finish(asked, tmp_path / "out/edge_7.raw", package, [])
     assert not list((tmp_path / "dist").iterdir())
+
+
+def test_a_build_that_is_cut_off_leaves_the_files_of_the_one_before_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, package = outputs(tmp_path)
+    finish = partial(build._finish, asked, tmp_path / "out/edge_7.raw", package, [])
+    names = sorted(path.name for path in finish())
+
+    def cut_off(source: Path, target: Path, size: int) -> None:
+        target.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(artifacts, "copy_start", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            finish()
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
+    assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == names
+    (tmp_path / "dist/.unfinished").mkdir()  # as a build leaves it that is killed
+    (tmp_path / "dist/.unfinished/edge_6.root").touch()
+    finish()
+    assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == names
 
 
 def test_a_disk_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
