@@ -182,18 +182,24 @@ class DataSender:
     def send(
         self, stream: Http2Stream, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None
     ) -> bool:
-        """Send bytes. Return False if some of them are queued; `Http2Stream.on_taken` is called when they are sent."""
+        """Send bytes. Return False if some of them are queued; `Http2Stream.on_taken` is called when they are sent.
+
+        It is not called for earlier messages of the stream before this returns. They wait for a window or for the
+        output, and whatever opens these pumps.
+        """
         if self.reserve(stream, size):
             head = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)
             self.output.push((head, *parts), HEAD_SIZE + size, on_sent)
             return True
-        if stream.queue is None:
-            stream.queue = deque()
         chunk = Chunk(parts, size, on_sent)
-        stream.queue.append(chunk)
+        if stream.queue is not None:
+            chunk.told = True
+            stream.queue.append(chunk)
+            return False
+        stream.queue = queue = deque((chunk,))
         self._ready[stream] = None
         self.pump()
-        chunk.told = stream.queue is not None
+        chunk.told = chunk in queue
         return not chunk.told
 
     def finish(self, stream: Http2Stream, tail: bytes) -> bool:

@@ -36,7 +36,7 @@ from edge_serve.protocol.http2.heads import encode_literal
 from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, INITIAL_WINDOW
 from edge_serve.protocol.http2.streams import PER_TURN
 from tests.examples import examples
-from tests.protocol.http2_scene import BLOCK, Scene, answer, data, headers
+from tests.protocol.http2_scene import BLOCK, Recorder, Scene, answer, data, headers
 
 frame = frames.build_frame
 
@@ -175,6 +175,36 @@ def test_streams_wait_while_the_kernel_takes_nothing() -> None:
 
     assert [payload for _, _, _, payload in scene.answers()] == [b"x"]
     assert scene.streams[1].taken == [1]
+
+
+def test_a_message_counts_as_waiting_until_it_is_sent_itself() -> None:
+    class Replying(Recorder):
+        """Sends one more message when one is taken, as a stream does whose next request is answered at once."""
+
+        waiting, left = 0, 1
+
+        def write(self, size: int) -> None:
+            self.waiting += 0 if self.table.sender.send(self, (bytes(size),), size) else size
+
+        def on_taken(self, size: int) -> None:
+            self.waiting -= size
+            if self.left:
+                self.left -= 1
+                self.write(60_000)
+
+    scene = Scene(settings=((Http2Setting.INITIAL_WINDOW_SIZE, 1 << 20),))
+    scene.send(headers(1, end=True))
+    stream = Replying(scene.http2.table, 1, scene.streams[1].head)
+    scene.http2.table.open[1] = stream
+    scene.wire.pending = 1 << 20
+    stream.write(20_000)  # waits
+    scene.wire.pending = 0  # flushed, and the next pump follows in another turn
+    stream.write(10_000)
+    scene.http2.table.sender.pump()
+    scene.send(frames.build_window_update(0, 1 << 20))
+
+    assert stream.queue is None
+    assert stream.waiting == 0
 
 
 def test_a_reset_stream_frees_what_waited() -> None:
