@@ -49,8 +49,13 @@ def door_of(name: str, place: int | str, config: ServerConfig) -> str:
         place: its port, or its path; "" = unknown.
 
     Raises:
-        InvalidArgument: it is for none of them.
+        InvalidArgument: it is for none of them, or it is a port for the door `admin`, which asks for no token.
     """
+    if name == "admin" and isinstance(place, int):
+        raise InvalidArgument(
+            "FileDescriptorName=admin gives clients all rights without a token: "
+            f"found the port {place} for it, expected ListenStream= to be a path, such as /run/edge-serve/admin.sock"
+        )
     if name in DOORS:
         return name
     places: dict[int | str, str] = {
@@ -73,7 +78,7 @@ def inherit(environ: Mapping[str, str], pid: int, config: ServerConfig) -> Inher
     """Take over what was handed to process `pid`.
 
     Raises:
-        InvalidArgument: something is no listening socket, or for no door.
+        InvalidArgument: something is no listening socket, for no door, or not for the network.
     """
     found: dict[str, list[Listener]] = {}
     for fd, name in numbers_and_names(environ, pid):

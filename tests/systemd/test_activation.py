@@ -70,6 +70,12 @@ def test_a_socket_for_no_door_is_refused(place: int | str) -> None:
         door_of("unit.socket", place, ServerConfig())
 
 
+def test_the_admin_door_is_a_unix_socket() -> None:
+    assert door_of("admin", "/run/admin", ServerConfig()) == "admin"
+    with pytest.raises(InvalidArgument, match="found the port 9000 for it, expected ListenStream= to be a path"):
+        door_of("admin", 9000, ServerConfig())
+
+
 @dataclass
 class Systemd:
     """Holds sockets, and starts and stops the service, as the real one does."""
