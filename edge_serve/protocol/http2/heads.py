@@ -1,7 +1,7 @@
 """Header blocks of HTTP/2: decoded with HPACK (RFC 7541), checked as RFC 9113 8 asks, and encoded for answers.
 
 A client sends the same bytes for the same head as long as its dynamic table does not change. So the decoder keeps a
-memo of decoded blocks until a block changes the table, and a repeated head costs one look-up.
+memo of decoded blocks until a block changes the table, and a repeated head costs one look-up. Long heads are not in it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MAX_LIST = 16 * 1024
 #: a longer one is not decoded, so the dynamic tables of both sides differ, and the connection is closed
 _HARD_LIST = 4 * MAX_LIST
 _TABLE_SIZE = 4096
-_MAX_HEADS = 64
+#: entries of the memo of a connection, which an idle one keeps, and bytes of the longest header list in it
+_MAX_HEADS, _MEMO_HEAD_BYTES = 64, 2048
 
 #: three dynamic table size updates (RFC 7541 6.3), of which a block may begin with two (4.2); `hpack` takes any number
 _SIZE_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
@@ -79,8 +80,9 @@ class HeaderBlockReader:
         if head is not None:
             return head
         fields, unchanged = self.decode(block)
-        head = _read_head(fields)
-        if unchanged:
+        size = sum(len(name) + len(value) + 32 for name, value in fields)
+        head = _read_head(fields, size)
+        if unchanged and size <= _MEMO_HEAD_BYTES:
             self._heads.add(block, head)
         return head
 
@@ -112,7 +114,7 @@ class HeaderBlockReader:
         return fields, unchanged
 
 
-def _read_head(fields: Fields) -> StreamHead:
+def _read_head(fields: Fields, size: int) -> StreamHead:
     pseudo: dict[bytes, bytes] = {}
     position = 0
     for name, value in fields:
@@ -127,7 +129,6 @@ def _read_head(fields: Fields) -> StreamHead:
     method, path = pseudo.get(b":method"), pseudo.get(b":path")
     if not method or not path or not pseudo.get(b":scheme"):
         raise StreamFault(Code.PROTOCOL_ERROR)
-    size = sum(len(name) + len(value) + 32 for name, value in fields)
     return StreamHead(method, path, rest, _read_content_length(rest), size > MAX_LIST)
 
 

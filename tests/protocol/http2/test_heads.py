@@ -42,6 +42,12 @@ def test_repeated_header_blocks_are_the_same_object() -> None:
     assert reader.read(encode(None, PSEUDO)).fields == []
 
 
+def test_long_heads_are_not_kept() -> None:
+    reader, block = HeaderBlockReader(), encode(None, [*PSEUDO, *[(b"x", b"y")] * 60])
+
+    assert reader.read(block) is not reader.read(block)
+
+
 @examples(60, 300, st.binary(max_size=60))
 def test_garbage_is_a_head_or_a_fault(block: bytes) -> None:
     reader = HeaderBlockReader()
