@@ -49,7 +49,7 @@ class Http2:
         self.table = StreamTable(host, output, clock, unsent)
         self._data = DataReader(self.table)
         self.received = 0
-        self._heads = HeaderBlockReader()
+        self._heads = HeaderBlockReader(self.table.charge_fields)
         self.greeted = False
         self._settled = False
         self._refusing = False

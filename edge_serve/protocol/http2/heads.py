@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 from hpack.hpack import encode_integer
@@ -61,11 +61,16 @@ class StreamHead:
 
 
 class HeaderBlockReader:
-    """Decodes the header blocks of one connection, in the order in which they arrive."""
+    """Decodes the header blocks of one connection, in the order in which they arrive.
 
-    __slots__ = ("_decoder", "_heads")
+    Args:
+        charge: called with the number of fields of each block that is decoded; may raise ConnectionFault.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_charge", "_decoder", "_heads")
+
+    def __init__(self, charge: Callable[[int], None]) -> None:
+        self._charge = charge
         self._decoder = Decoder(max_header_list_size=_HARD_LIST)
         self._decoder.max_allowed_table_size = _TABLE_SIZE
         self._heads: Memo[bytes, StreamHead] = Memo(_MAX_HEADS)
@@ -74,7 +79,8 @@ class HeaderBlockReader:
         """Decode the header block of a request.
 
         Raises:
-            ConnectionFault: the block cannot be decoded. StreamFault: the head is malformed (RFC 9113 8.1.1).
+            ConnectionFault: the block cannot be decoded, or `charge` refuses it. StreamFault: the head is malformed
+                (RFC 9113 8.1.1).
         """
         head = self._heads.get(block)
         if head is not None:
@@ -94,7 +100,7 @@ class HeaderBlockReader:
         """Return the fields, and whether the dynamic table is unchanged.
 
         Raises:
-            ConnectionFault: the block cannot be decoded.
+            ConnectionFault: the block cannot be decoded, or `charge` refuses it.
         """
         if _SIZE_UPDATES.match(block):
             raise ConnectionFault(Code.COMPRESSION_ERROR, "more than two table size updates (RFC 7541 4.2)")
@@ -107,6 +113,7 @@ class HeaderBlockReader:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, str(error)) from error
         except (HPACKError, IndexError, ValueError) as error:
             raise ConnectionFault(Code.COMPRESSION_ERROR, "a header block that cannot be decoded") from error
+        self._charge(len(fields))
         newest = entries[0] if entries else None
         unchanged = newest is before[0] and len(entries) == before[1] and table.maxsize == before[2]
         if not unchanged:

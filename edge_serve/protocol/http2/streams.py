@@ -23,6 +23,8 @@ _FULL = 10_000
 _PER_SECOND = 2_000
 _PER_ANSWER = 4
 
+#: fields of an ordinary head; to decode a head of twice as many takes twice as long
+_FIELDS = 16
 #: price of a frame that changes nothing, or that is answered with a few bytes
 TRIFLE = 1
 #: price of a request that its client cancelled (rapid reset) or provoked us to reset, or that was refused
@@ -174,6 +176,16 @@ class StreamTable:
         stream.on_gone()
         if self.draining and not self.open and not self.over:
             self.host.on_idle()
+
+    def charge_fields(self, count: int) -> None:
+        """Charge the turn and the allowance for a header block with `count` decoded fields, beyond an ordinary one.
+
+        Raises:
+            ConnectionFault: the client has sent too many.
+        """
+        price = count // _FIELDS
+        self.turn -= price
+        self.allowance.spend(price)
 
     def push(self, data: bytes) -> None:
         """Push frames other than DATA, which need no window."""

@@ -313,6 +313,20 @@ def test_a_flood_ends_the_connection(name: str) -> None:
     assert scene.fault() == Code.ENHANCE_YOUR_CALM
 
 
+def test_the_price_of_a_head_is_by_field() -> None:
+    """A byte of a block is a field of the static table, so a thousand are decoded for a kilobyte."""
+    scene = Scene()
+    scene.send(*[headers(2 * index + 1, block=BLOCK + b"\x90" * 477) for index in range(64)])
+    assert len(scene.streams) == 3
+    assert scene.http2.table.unread
+    scene.http2.receive(b"")
+    assert len(scene.streams) == 6
+    assert scene.fault() is None
+
+    with pytest.raises(frames.ConnectionFault):
+        scene.http2.table.charge_fields(16 * 10_000)
+
+
 def test_the_price_of_new_windows_is_by_stream() -> None:
     """Each changes the windows of all streams, so 1000 streams make it dearer than a frame."""
     scene = Scene()
