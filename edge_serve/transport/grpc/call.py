@@ -16,17 +16,22 @@ from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http2.frames import Code
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW, Http2Stream
 from edge_serve.protocol.http2.streams import StreamTable
+from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import InFlight
 from edge_serve.transport.grpc.call_head import CallHead, Conversation, DeadlineExceeded, HeadRefused, Prepare
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.inflater import Inflater
 from edge_serve.transport.grpc.messages import PREFIX_SIZE, UNANSWERED, Message, MessageReader
+from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.connection import GrpcConnection
 
 log = logging.getLogger(__name__)
+
+#: the methods whose messages have tensors or files; the event loop reads those of all others (`Operation.check_body`)
+_LARGE = frozenset({RouteGroup.INFERENCE, RouteGroup.MODEL_REPOSITORY})
 
 FAULT = Internal("the server failed to handle this request, its log says why")
 
@@ -94,7 +99,7 @@ class GrpcCall(Http2Stream):
         if self.finished:
             return
         if reader is None:
-            reader = self._reader = MessageReader(self, self._connection.shared.max_message)
+            reader = self._reader = MessageReader(self, self.max_message)
         reader.read(data, start, stop)
 
     def place(self, size: int) -> memoryview | None:
@@ -134,6 +139,12 @@ class GrpcCall(Http2Stream):
     def memory(self) -> BodyMemory:
         """The memory budget of all doors."""
         return self._connection.shared.sharing.memory
+
+    @property
+    def max_message(self) -> int:
+        """Bytes of the longest message that the call takes, both as sent and inflated."""
+        most, method = self._connection.shared.max_message, self.asked.method
+        return most if method is not None and method.group in _LARGE else min(most, SMALL_BYTES)
 
     @property
     def in_flight(self) -> InFlight:

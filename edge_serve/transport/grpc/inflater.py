@@ -13,21 +13,17 @@ from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import MessageTooLarge
+from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.records import entity
 from edge_serve.transport.grpc.deflater import SMALL
 from edge_serve.transport.grpc.messages import THREAD, Message, claim_message
-from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.call import GrpcCall
     from edge_serve.transport.grpc.door_state import GrpcDoorState
 
-#: bytes to which a message may grow when the event loop inflates it
-_SMALL_INFLATED = 256 * 1024
 #: messages of a call that wait for a thread, with which the call is paused
 _MAX_STEPS = 32
-#: the methods whose messages have tensors or files; no other has more than settings
-_LARGE = frozenset({RouteGroup.INFERENCE, RouteGroup.MODEL_REPOSITORY})
 
 
 @entity
@@ -76,7 +72,7 @@ class Inflater:
             return
         if len(data) <= SMALL:
             try:
-                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self._most()))
+                inflated = grpc_wire.inflate(data, encoding, min(SMALL_BYTES, call.max_message))
                 small = len(inflated) < INLINE_BYTES
                 made = Message(inflated) if small else claim_message(inflated, call.memory, call.fail)
             except MessageTooLarge:
@@ -92,18 +88,12 @@ class Inflater:
         self._steps = self._steps or deque()
         start_task(self._inflate_in_thread(message), "inflate")
 
-    def _most(self) -> int:
-        """Return the bytes to which a message may grow, before it claims memory for them."""
-        method = self.call.asked.method
-        is_large = method is not None and method.group in _LARGE
-        return self.shared.max_message if is_large else min(_SMALL_INFLATED, self.shared.max_message)
-
     async def _inflate_in_thread(self, compressed: Message) -> None:
         call = self.call
         message: Message | None = None
         try:
             async with self.shared.inflating:  # one at a time, because their inflated sizes are unknown
-                data = await offload(grpc_wire.inflate, compressed.data, self.encoding, self._most())
+                data = await offload(grpc_wire.inflate, compressed.data, self.encoding, call.max_message)
                 compressed.release()
                 if not call.closed and not call.finished:
                     message = claim_message(data, call.memory, call.fail)

@@ -13,12 +13,14 @@ from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.frames import DATA, END_STREAM, PING, PREFACE, SETTINGS, Code, Http2Setting
 from edge_serve.protocol.http2.heads import encode_literal
+from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.grpc.messages import MessageReader
+from edge_serve.transport.grpc_service.standard import REFLECTION
 from tests.protocol.http2_scene import data
 from tests.transport.grpc_raw import Raw, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
@@ -510,6 +512,14 @@ async def test_messages_that_are_refused(name: str) -> None:
         found = await _one(await scene.connect(), block(), *payload)
         assert int(found["grpc-status"]) == code
         assert text in found["grpc-message"]
+
+
+@pytest.mark.parametrize("path", [*REFLECTION, INFERENCE + "ServerMetadata"])
+@played
+async def test_calls_without_tensors_have_small_messages(path: str) -> None:
+    async with raw_scene() as scene:
+        found = await _one(await scene.connect(), block(path), struct.pack(">BI", 0, SMALL_BYTES + 1) + b"x")
+        assert (found["grpc-status"], "vs. 262144" in found["grpc-message"]) == ("8", True)
 
 
 @played
