@@ -1,8 +1,9 @@
 """Memory budget for incoming request bodies, shared by all connections of all doors.
 
-A body of known length is admitted whole. Until then its connection is not read; the oldest body is admitted first, so
-that none starves. A chunked body grows in steps; if the budget has no room for a step, the youngest chunked body is
-refused. This module uses no sockets and no clock: connections call it, and it calls their callbacks.
+A body of known length is admitted whole. Until then its connection is not read; of those that wait, the oldest body is
+admitted first. A chunked body grows in steps and does not wait; if the budget has no room for a step, the youngest
+chunked bodies are refused. This module uses no sockets and no clock: connections call it, and it calls their callbacks
+when its own state is final.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ _WINDOW_NS = 5_000_000_000
 
 #: seconds after which a refused client may try again
 _RETRY_AFTER = 5
-
-_NONE_NOW = "there is no memory for this body now, try again later"
 
 
 class Pace:
@@ -216,8 +215,7 @@ class BodyMemory:
         claim = self._new(size, wake, None)
         if self._waiting or self.used + size > self.limit:
             if early and self._early + early > max(self.limit // 4, _EARLY):
-                self.refused["evicted"] += 1
-                raise Overloaded(_NONE_NOW, _RETRY_AFTER)
+                raise self.refuse()
             claim._early = early
             self._early += early
             self._waiting.append(claim)
@@ -231,6 +229,11 @@ class BodyMemory:
         claim.granted = True
         self._growing[claim._age] = claim
         return claim
+
+    def refuse(self) -> Overloaded:
+        """Count a body for which there is no memory now, and return the error to answer."""
+        self.refused["evicted"] += 1
+        return Overloaded("there is no memory for this body now, try again later", _RETRY_AFTER)
 
     def _new(self, size: int, wake: Callable[[], None] | None, evict: Evict | None) -> Claim:
         self._ages += 1
@@ -267,19 +270,33 @@ class BodyMemory:
         if total > self.limit:
             raise self._refuse_too_large(total)
         size = min(size, self.limit)
-        while self.used + size - claim.size > self.limit:
-            youngest = self._growing[next(reversed(self._growing))]
-            self.refused["evicted"] += 1
-            error = Overloaded(_NONE_NOW, _RETRY_AFTER)
-            if youngest is claim:
-                raise error
-            del self._growing[youngest._age]
-            assert youngest._evict is not None, "growing claims have it"
-            self._reclaim(youngest)
-            youngest._evict(error)
+        missing = self.used + size - claim.size - self.limit
+        evicted = self._find_younger(claim, missing) if missing > 0 else []
+        for one in evicted:
+            del self._growing[one._age]
+            self._reclaim(one)
         self.used += size - claim.size
         claim.size = size
+        for one in evicted:
+            assert one._evict is not None, "growing claims have it"
+            one._evict(self.refuse())
         return size
+
+    def _find_younger(self, claim: Claim, missing: int) -> list[Claim]:
+        """Return the youngest chunked bodies that have `missing` bytes together.
+
+        Raises:
+            Overloaded: all that are younger than `claim` have less.
+        """
+        found: list[Claim] = []
+        for one in reversed(self._growing.values()):
+            if one is claim:
+                break
+            found.append(one)
+            missing -= one.size
+            if missing <= 0:
+                return found
+        raise self.refuse()
 
     def _release(self, claim: Claim) -> None:
         self._growing.pop(claim._age, None)

@@ -97,6 +97,34 @@ def test_a_complete_body_is_not_refused_any_more() -> None:
     assert memory.used == 2 * STEP
 
 
+def test_the_memory_of_an_evicted_body_is_for_the_one_that_grows() -> None:
+    memory = BodyMemory(100 * STEP)
+    asker = Asker(memory)
+    old, young = asker.growing(), memory.claim_growing(lambda error: young.release())
+    assert (old.grow(40 * STEP), young.grow(40 * STEP)) == (40 * STEP, 40 * STEP)
+    large, small = asker.claim(50 * STEP, "large"), asker.claim(30 * STEP, "small")
+    assert old.grow(70 * STEP) == 70 * STEP
+    assert (memory.used, asker.woken, young.size) == (70 * STEP, [], 0)
+    large.release()
+    assert asker.woken == ["small"]
+    assert small.granted
+
+
+def test_no_body_is_evicted_in_vain() -> None:
+    memory = BodyMemory(100 * STEP)
+    asker, others = Asker(memory), Asker(memory)
+    asker.claim(60 * STEP)
+    old, young = asker.growing(), [others.growing() for _ in range(3)]
+    old.grow(30 * STEP)
+    for one in young:
+        one.grow(STEP)
+    with pytest.raises(Overloaded):
+        old.grow(41 * STEP)
+    assert (memory.used, others.evicted, memory.refused["evicted"]) == (93 * STEP, [], 1)
+    assert old.grow(38 * STEP) == 38 * STEP
+    assert (memory.used, len(others.evicted)) == (100 * STEP, 1)
+
+
 def test_a_refused_body_makes_slow_ones_give_way() -> None:
     """Bodies of unknown length do not wait, so no other sign tells that they lack memory."""
     memory, second, rate = BodyMemory(2 * STEP), 10**9, 1000
@@ -161,7 +189,7 @@ def test_a_walk_keeps_its_books() -> None:
     growing: set[Claim] = set()
 
     def begin() -> Claim:
-        claim = memory.claim_growing(lambda error: growing.discard(claim))
+        claim = memory.claim_growing(lambda error: leave(claim))
         growing.add(claim)
         return claim
 
@@ -182,7 +210,8 @@ def test_a_walk_keeps_its_books() -> None:
                 leave(claim)
             elif claim in growing:
                 try:
-                    assert claim.grow(generator.randrange(1, 6 * STEP)) <= 6 * STEP
+                    total = min(claim.size + generator.randrange(1, 3 * STEP), memory.limit)
+                    assert total <= claim.grow(total) < total + STEP
                 except Overloaded:
                     leave(claim)
         assert memory.used == sum(claim.size for claim in living if claim.granted)
