@@ -188,6 +188,10 @@ class GrpcCall(Http2Stream):
         """Call `read_on` in the next turn of the event loop."""
         self._connection.read_later(self)
 
+    def run_later(self, step: Callable[[], None]) -> None:
+        """Run a step in the next turn of the event loop; see `guard`."""
+        self._connection.loop.call_soon(self.guard, step)
+
     def read_on(self) -> None:
         """Read bytes that waited."""
         if self._reader is not None:

@@ -234,13 +234,17 @@ class MessageReader:
                 return
         if self._store is None:
             large = length > LARGE
-            self._store = memoryview(pages(length)) if large else bytearray(min(length, max(_FIRST_STEP, here)))
+            try:
+                self._store = memoryview(pages(length)) if large else bytearray(min(length, max(_FIRST_STEP, here)))
+            except (OSError, MemoryError):  # the machine's memory is less than the budget
+                self._call.fail(self._call.memory.refuse())
+                return
         if not self._lacks_memory:
             self._widen(length - here)
 
     def _claim_for(self, length: int) -> None:
         if length > INITIAL_WINDOW:
-            self._claim = self._call.memory.claim(length, self._on_admitted, INITIAL_WINDOW)
+            self._claim = self._call.memory.claim(length, self._on_granted, INITIAL_WINDOW)
         else:  # the stream's window lets all of it arrive, so it cannot wait
             self._claim = self._call.memory.claim_growing(self._call.fail)
             self._claim.grow(length, 1)
@@ -252,6 +256,10 @@ class MessageReader:
             placed.when_ready(self._on_ready)
         elif placed is not None:
             self._store = placed.view[: self._length]
+
+    def _on_granted(self) -> None:
+        """Continue in the next turn of the event loop: the caller is another connection that releases its claim."""
+        self._call.run_later(self._on_admitted)
 
     def _on_admitted(self) -> None:
         """Handle the granted claim: find a place, and continue there."""

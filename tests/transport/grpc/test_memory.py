@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import InFlight, SharedLimits
 from edge_serve.transport.grpc.door_state import GrpcLimits
+from edge_serve.transport.grpc.messages import MessageReader
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, door, infer_request
 from tests.transport.http_scene import StandingClock, played, until
 
@@ -97,6 +99,42 @@ async def test_waiting_calls_end_by_timeout_or_when_the_client_disconnects() -> 
         await holder
         assert memory.used == 0
         assert nothing_waits(memory)
+
+
+@played
+async def test_a_message_that_the_machine_has_no_memory_for_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(size: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    memory = BodyMemory(10 * MIB)
+    service = GrpcFakeService()
+    service.later = True
+    async with door(service, sharing=SharedLimits(memory=memory)) as (_, call):
+        other = asyncio.ensure_future(call("ModelInfer", infer_request()))
+        await until(lambda: service.waiting)
+        monkeypatch.setattr("edge_serve.transport.grpc.messages.pages", fail)
+        refused = await call.refusal("ModelInfer", infer_request("none", bytes(2 * MIB)))
+        assert refused == ("UNAVAILABLE", "there is no memory for this body now, try again later")
+        assert (memory.used, memory.refused["evicted"]) == (0, 1)
+        service.waiting[0]()
+        await other
+
+
+@played
+async def test_a_message_that_fails_when_it_gets_its_memory_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = BodyMemory(SIZE)
+    service = GrpcFakeService()
+    service.later = True
+    async with door(service, sharing=SharedLimits(memory=memory)) as (_, call):
+        first = asyncio.ensure_future(call("ModelInfer", LARGE))
+        await until(lambda: service.waiting)
+        second = asyncio.ensure_future(call.refusal("ModelInfer", LARGE))
+        await until(lambda: memory.waiting)
+        monkeypatch.setattr(MessageReader, "_on_admitted", lambda self: 1 // 0)
+        service.waiting[0]()  # releases the claim
+        await first
+        assert (await second)[0] == "INTERNAL"
+        await until(lambda: memory.used == 0)
 
 
 @played
