@@ -95,7 +95,8 @@ class BodyAdmission:
         """Move a large chunked body to the model's tensor memory, if it has any.
 
         Args:
-            done: called with the memory, or with None if there is none and the body stays where it is.
+            done: called with the memory, or with None if there is none and the body stays where it is. This may be
+                before `move` returns.
 
         Returns:
             False if the body is small, or stays where it is; `done` will not be called.

@@ -11,7 +11,6 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from edge_serve.aio.bulk_copy import MOST_AT_ONCE, release_later
 from edge_serve.errors import EdgeServeError, Internal
@@ -251,12 +250,12 @@ class HttpConnection(ClientConnection):
                     exchange.claim = admission.hand_over(reader.lease)
                 if not head.keep_alive or (self._draining and not reader.unread):
                     self._phase = ConnectionPhase.LAST
-                if head.chunked and admission.move(head, reader.body, partial(self._on_moved, exchange)):
-                    self._stalled = self._scheduled = True  # `_on_moved` continues
-                    break
                 try:
                     if in_flight.now > in_flight.limit and head.method != "GET":
                         turn_away(exchange, in_flight.refuse())
+                    elif head.chunked and self._move(exchange):
+                        self._stalled = self._scheduled = True  # `_on_moved` continues
+                        break
                     else:
                         handle(exchange)
                 except Exception:
@@ -277,6 +276,15 @@ class HttpConnection(ClientConnection):
         else:
             self._discard_reading()
         self._resume()
+
+    def _move(self, exchange: HttpExchange) -> bool:
+        """Move a large chunked body to the model's memory. Return whether `_on_moved` is called, in a later turn of
+        the event loop: the move may be complete at once."""
+
+        def handle_later(lease: Lease | None) -> None:
+            self.loop.call_soon(self._on_moved, exchange, lease)
+
+        return self._admission.move(exchange.head, exchange.body, handle_later)
 
     def _on_moved(self, exchange: HttpExchange, lease: Lease | None) -> None:
         """Handle a request whose large chunked body was moved to the model's memory, then the requests after it."""

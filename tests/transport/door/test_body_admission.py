@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator
 
+import pytest
+
+from edge_serve.aio import bulk_copy
 from edge_serve.errors import InvalidArgument
 from edge_serve.transport.door.body_memory import STEP, BodyMemory
 from edge_serve.transport.door.shared_limits import Addresses, InFlight, SharedLimits
@@ -15,6 +19,8 @@ from tests.transport.http_scene import Client, Recorder, Scene, played, scene, u
 
 SIZE = 100_000
 BODY = bytes(SIZE)
+#: the bytes of a chunked body that is moved to tensor memory when it is complete
+LARGE = STEP + 1
 
 
 def begin(client: Client, size: int = SIZE, sent: int = 1000) -> None:
@@ -178,6 +184,11 @@ def chunk(size: int) -> bytes:
     return b"%x\r\n" % size + bytes(size) + b"\r\n"
 
 
+def chunked(size: int) -> bytes:
+    """Build a whole request."""
+    return b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(size) + b"0\r\n\r\n"
+
+
 @played
 async def test_the_youngest_chunked_body_is_refused() -> None:
     memory = BodyMemory(3 * STEP)
@@ -218,6 +229,39 @@ async def test_too_many_requests_in_flight() -> None:
         clients[2].abort()
         await until(lambda: in_flight.now == 0)
         assert in_flight.refused == 1
+
+
+@played
+async def test_large_chunked_bodies_count_as_requests_in_flight() -> None:
+    in_flight = InFlight(1)
+    application = Recorder(hold=True)
+    application.places = True
+    async with scene(application, sharing=SharedLimits(in_flight)) as here:
+        first, second = await here.connect(), await here.connect()
+        first.post("/a", b"x")
+        await until(lambda: in_flight.now == 1)
+        second.send(chunked(LARGE))
+        assert (await second.reply()).status == 503
+        assert (len(application.exchanges), application.slots, in_flight.now) == (1, [], 1)
+
+
+@played
+async def test_a_large_chunked_body_is_moved_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no thread can be started")
+
+    monkeypatch.setattr(bulk_copy._threads, "start", fail)
+    application = Recorder()
+    application.places = True
+    async with scene(application) as here:
+        client = await here.connect()
+        for number in range(2):
+            client.send(chunked(LARGE))
+            assert (await client.reply()).body == b"/c %d" % LARGE
+            assert application.exchanges[number].lease is application.slots[number]
+            client.get("/b")
+            assert (await client.reply()).body == b"/b 0"
+            application.exchanges.pop()
 
 
 @played
