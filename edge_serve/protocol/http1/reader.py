@@ -184,6 +184,14 @@ class RequestReader:
         self.count += 1
         return head
 
+    def remove_last(self) -> None:
+        """Remove the last request's body, which its receiver has. Call this at intervals.
+
+        If each request did it, the C library would return the memory to the system and fetch it again each time, which
+        takes longer than to receive the body.
+        """
+        self.body, self.lease = b"", None
+
     def save_unread(self) -> None:
         """Save the bytes that `next` has not used, before the shared buffer is filled again."""
         if self._pos == self._end:

@@ -192,6 +192,7 @@ class HttpConnection(ClientConnection):
 
     def check_time(self, now_ns: int) -> None:
         """Close the connection, or refuse the request that is being read, after a timeout."""
+        self._reader.remove_last()
         claim, limits = self._admission.claim, self._shared.limits
         if claim is not None and self._phase is ConnectionPhase.OPEN:
             late = claim.check_time(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)

@@ -264,6 +264,23 @@ async def test_a_large_chunked_body_is_moved_without_a_thread(monkeypatch: pytes
             application.exchanges.pop()
 
 
+@pytest.mark.parametrize("coded", [True, False])
+@played
+async def test_an_idle_connection_keeps_no_body(coded: bool) -> None:
+    application = Recorder()
+    async with scene(application) as here:
+        client = await here.connect()
+        if coded:
+            client.send(chunked(STEP))
+        else:
+            client.post("/c", bytes(STEP))
+        await client.reply()
+        here.server.sweep()
+        assert len(application.exchanges[0].body) == STEP
+        reader = next(iter(here.server.connections))._reader
+        assert (len(reader.body), reader.lease) == (0, None)
+
+
 @played
 async def test_an_address_has_its_share_of_connections() -> None:
     addresses = Addresses(2)
