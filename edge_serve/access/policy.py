@@ -61,10 +61,11 @@ class Policy:
     def may_read_log(self, peer: Peer, asked: AccessRequest) -> bool:
         """Return whether a client with the role `read` may read the log, and paths and texts of models in the status.
 
-        It may if its token or certificate gives it that role, or if it is on this device.
+        It may if its token or certificate gives it that role, or if it is on this device, and no page of another
+        origin sent the request.
         """
-        own = self._own_roles(peer, asked)
-        return (peer.local and not asked.forwarded) or any(role is not None and role >= Role.READ for role in own)
+        here = peer.local and not asked.forwarded and asked.origin is None
+        return here or any(role is not None and role >= Role.READ for role in self._own_roles(peer, asked))
 
     def _without_role(self, peer: Peer, needed: Role, asked: AccessRequest) -> EdgeServeError | None:
         own = self._own_roles(peer, asked)

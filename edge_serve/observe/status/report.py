@@ -67,7 +67,7 @@ def report(
     lines += _models(after, each, paint, columns)
     lines += [*_releases(after.get("updates"), after["time_ms"] / 1000, paint, columns), "", *_workers(after, paint)]
     if after.get("log_hidden"):
-        text = "the log's lines are shown on the device itself, and to clients with a token"
+        text = "the log is shown on the device itself, at its address or host name, and to clients with a token"
         return [*lines, "", *wrapped(text, columns, "")]
     recent = _events(after[events][:most_events], paint, columns)
     if recent:

@@ -132,20 +132,25 @@ class AccessGate:
 
     def may_read_log(self, field: Field) -> bool:
         """Return whether the client may read the log: see `Policy.may_read_log`."""
-        return self._access.policy.may_read_log(self._peer, self._asked(field))
+        return self._access.policy.may_read_log(self._peer, self._asked_by_page(field))
 
     def role_of_page(self, field: Field) -> tuple[Role, str]:
-        """Return the highest role that this server's page has for the client, and why it lacks the role admin.
+        """Return the highest role that this server's page has for the client, and why it lacks the role admin."""
+        policy, asked = self._access.policy, self._asked_by_page(field)
+        allowed = (role for role in reversed(Role) if policy.check(self._peer, role, asked) is None)
+        refusal = policy.check(self._peer, Role.ADMIN, asked)
+        return next(allowed, Role.NONE), "" if refusal is None else refusal.message
+
+    def _asked_by_page(self, field: Field) -> AccessRequest:
+        """Return the credentials of a GET that a page may have sent.
 
         Browsers send an origin with a POST to the page's own server, but none with a GET. So the host is used instead,
         without its scheme, which a proxy may have changed.
         """
-        policy, asked, host = self._access.policy, self._asked(field), field("host")
+        asked, host = self._asked(field), field("host")
         if host and all(self._access.is_foreign(f"{scheme}://{host}", host) for scheme in ("http", "https")):
-            asked = replace(asked, origin=f"http://{host}")
-        allowed = (role for role in reversed(Role) if policy.check(self._peer, role, asked) is None)
-        refusal = policy.check(self._peer, Role.ADMIN, asked)
-        return next(allowed, Role.NONE), "" if refusal is None else refusal.message
+            return replace(asked, origin=f"http://{host}")
+        return asked
 
     def _asked(self, field: Field) -> AccessRequest:
         origin = field("origin")

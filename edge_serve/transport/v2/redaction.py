@@ -13,7 +13,7 @@ from edge_serve.models.repository.repository import plain_name
 
 Document = dict[str, Any]
 
-HIDDEN = "the reason is shown on the device itself, and to clients with a token"
+HIDDEN = "the reason is shown on the device itself, at its address or host name, and to clients with a token"
 
 
 def redact(document: Document) -> Document:

@@ -182,6 +182,24 @@ def test_an_error_names_the_clients_role_and_the_reason_against_administration(t
     assert told("a", host=f"{os.uname().nodename}:8000") == ("admin", "")
 
 
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({"host": "127.0.0.1:8000"}, True),
+        ({"host": f"{os.uname().nodename}:8000"}, True),
+        ({"host": "evil.example:8000"}, False),  # DNS rebinding: the page's own server, so without an origin
+        ({"host": "127.0.0.1:8000", "origin": "http://evil.example"}, False),
+        ({"host": "evil.example:8000", "authorization": "Bearer r"}, True),
+        ({"host": "box.lan:8000"}, True),
+    ],
+)
+def test_pages_of_others_read_no_log_on_the_device(tokens: Path, headers: dict[str, str], allowed: bool) -> None:
+    settings = AccessSettings(str(tokens), anonymous=Role.READ, origins=["*", "http://box.lan:8000"])
+    gate = Access(settings).gate(LOCAL)
+    assert gate is not None
+    assert gate.may_read_log(headers.get) is allowed
+
+
 def test_the_socket_for_administration_knows_no_restrictions(tokens: Path) -> None:
     door = Guarded(token_file=str(tokens))
     admin = Peer(local=True, administrator=True)
