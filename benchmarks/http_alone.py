@@ -10,6 +10,7 @@ import multiprocessing
 import selectors
 import socket
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from benchmarks.report import Report, Row
@@ -30,6 +31,10 @@ class Answering:
 
     def __init__(self, reply_bytes: int) -> None:
         self._buffers = (b"x" * reply_bytes,)
+
+    def build_extra(self, head: RequestHead) -> Sequence[tuple[str, str]]:
+        """Return no fields."""
+        return ()
 
     def check(self, head: RequestHead, length: int) -> None:
         pass

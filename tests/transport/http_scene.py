@@ -11,7 +11,7 @@ import ssl
 import struct
 import termios
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec
 
@@ -40,6 +40,9 @@ class Recorder:
         self.places = False
         self.refusal: EdgeServeError | None = None
         self._handle = handle
+
+    def build_extra(self, head: RequestHead) -> Sequence[tuple[str, str]]:
+        return ()
 
     def check(self, head: RequestHead, length: int) -> None:
         pass

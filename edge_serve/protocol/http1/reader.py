@@ -43,6 +43,7 @@ class RequestReader:
             refuse the body. `place` checks other requests.
 
     Attributes:
+        head: of the request whose body is incomplete, or waits for memory, or was refused; None = there is none.
         body: of the request that `next` returned last.
         lease: the memory that `body` is a view of, if `place` returned it. The caller owns it after `next`.
         received: bytes received so far; timeouts are measured on it and on `count`.
@@ -68,6 +69,7 @@ class RequestReader:
         "_store",
         "body",
         "count",
+        "head",
         "lease",
         "received",
     )
@@ -94,6 +96,7 @@ class RequestReader:
         self._store: memoryview | bytearray | None = None
         self._lease: Lease | None = None
         self._length = self._filled = 0
+        self.head: RequestHead | None = None
         self.body: Buffer = b""
         self.lease: Lease | None = None
         self.received = 0
@@ -174,6 +177,7 @@ class RequestReader:
         head = self._parser.parse(bytes(data[pos : at + 4]))
         self._pos = self._scanned = at + 4
         if head.chunked or head.content_length:
+            self.head = head
             try:
                 return self._begin_body(head)
             except NeedMemory:
@@ -207,7 +211,8 @@ class RequestReader:
     def discard(self) -> Buffer:
         """Discard the request that is being read, and release its lease. Return its body if that had no lease."""
         own = self._chunked.body.take() if self._chunked is not None else self._store
-        lease, self._lease, self._store, self._head, self._chunked = self._lease, None, None, None, None
+        lease, self._lease, self._store, self._chunked = self._lease, None, None, None
+        self.head = self._head = None
         self._data = self._shared
         self._pos = self._end = 0
         if lease is not None:
@@ -269,7 +274,7 @@ class RequestReader:
                 self.body = bytes(view[start:end])
         self._pos += length
         self._scanned = self._pos
-        self.lease = None
+        self.head = self.lease = None
         self.count += 1
         return head
 
@@ -285,7 +290,7 @@ class RequestReader:
             assert self._store is not None
             self.body = self._store
         self.lease = self._lease
-        self._head = self._chunked = self._store = self._lease = None
+        self.head = self._head = self._chunked = self._store = self._lease = None
         self._filled = 0
         self.count += 1
         return head

@@ -65,6 +65,9 @@ class Exchange(Protocol):
 class Application(Protocol):
     """Answers requests."""
 
+    def build_extra(self, head: RequestHead) -> Sequence[tuple[str, str]]:
+        """Return `Exchange.extra` of a request that the connection refuses before it calls `handle`."""
+
     def check(self, head: RequestHead, length: int) -> None:
         """Check a request and the length of its body, once, before memory is claimed: of a chunked body, and of one
         that is large. The length of a chunked body is 0, because it is unknown.

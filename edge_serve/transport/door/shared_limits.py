@@ -18,7 +18,7 @@ class InFlight:
     """Number of unanswered requests. Connections change `now` directly, because every request does it.
 
     Attributes:
-        limit: beyond it, requests other than GET are refused.
+        limit: beyond it, requests other than GET and OPTIONS are refused.
         refused: number of refused requests.
     """
 

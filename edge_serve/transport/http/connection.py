@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 #: Requests of one connection handled in one turn of the event loop.
 _REQUESTS_PER_TURN = 32
 
+#: methods that are answered whatever number of requests is in flight: without them a page cannot read a refusal
+_ALWAYS = ("GET", "OPTIONS")
+
 _FAILED = "internal error, see the server's log"
 
 
@@ -252,7 +255,8 @@ class HttpConnection(ClientConnection):
                 if not head.keep_alive or (self._draining and not reader.unread):
                     self._phase = ConnectionPhase.LAST
                 try:
-                    if in_flight.now > in_flight.limit and head.method != "GET":
+                    if in_flight.now > in_flight.limit and head.method not in _ALWAYS:
+                        exchange.extra = self._application.build_extra(head)
                         turn_away(exchange, in_flight.refuse())
                     elif head.chunked and self._move(exchange):
                         self._stalled = self._scheduled = True  # `_on_moved` continues
@@ -358,8 +362,10 @@ class HttpConnection(ClientConnection):
         """Answer a request that cannot be read, after the answers to those before it, and read no more."""
         self._phase = ConnectionPhase.LAST
         self._refused = True
+        head = self._reader.head or NO_HEAD
         self._discard_reading()
-        exchange = HttpExchange(self, NO_HEAD, b"", None)
+        exchange = HttpExchange(self, head, b"", None)
+        exchange.extra = self._application.build_extra(head)
         self._exchanges.append(exchange)
         self._in_flight.now += 1
         busy, self._busy = self._busy, True

@@ -27,6 +27,15 @@ class Cors:
         self._application = application
         self._origins = frozenset(origins)
 
+    def build_extra(self, head: RequestHead) -> Sequence[tuple[str, str]]:
+        """Return the fields that allow a page to read the answer, if its origin is allowed."""
+        origin = head.get("origin")
+        allowed = "*" if "*" in self._origins else origin
+        if origin is None or allowed not in self._origins:
+            return ()
+        vary = () if allowed == "*" else (("Vary", "Origin"),)
+        return (("Access-Control-Allow-Origin", allowed), ("Access-Control-Expose-Headers", _EXPOSED), *vary)
+
     def check(self, head: RequestHead, length: int) -> None:
         """Let the application check the request."""
         self._application.check(head, length)
@@ -38,16 +47,10 @@ class Cors:
     def handle(self, exchange: Exchange) -> None:
         """Answer a preflight request; let the application answer all others."""
         head = exchange.head
-        origin = head.get("origin")
-        if origin is None:
+        if head.get("origin") is None:
             self._application.handle(exchange)
             return
-        allowed = "*" if "*" in self._origins else origin
-        if allowed in self._origins:
-            vary = () if allowed == "*" else (("Vary", "Origin"),)
-            exchange.extra = (
-                ("Access-Control-Allow-Origin", allowed), ("Access-Control-Expose-Headers", _EXPOSED), *vary,
-            )  # fmt: skip
+        exchange.extra = self.build_extra(head)
         if head.method == "OPTIONS" and head.get("access-control-request-method") is not None:
             exchange.reply(204, content_type=None, headers=_preflight(head) if exchange.extra else ())
         else:

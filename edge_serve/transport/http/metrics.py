@@ -46,6 +46,10 @@ class MetricsApplication:
             return self
         return MetricsApplication(self._render, self._access, self._access.gate(peer))
 
+    def build_extra(self, head: RequestHead) -> Sequence[tuple[str, str]]:
+        """Return no fields: see `Application`."""
+        return ()
+
     def check(self, head: RequestHead, length: int) -> None:
         """Accept every body: `LIMITS` bounds its length, and it is not read."""
 

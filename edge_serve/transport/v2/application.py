@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -101,6 +101,10 @@ class V2Application:
         self._inference.tracing = self._generation.tracing = tracing
 
     # ---- implementation of `Application` -----------------------------------------------------------------------------
+
+    def build_extra(self, head: RequestHead) -> Sequence[tuple[str, str]]:
+        """Return no fields: see `Application`."""
+        return ()
 
     def check(self, head: RequestHead, length: int) -> None:
         """Refuse a request that `handle` would refuse, or whose body is too large, before the body is read."""
