@@ -61,8 +61,8 @@ TRITON_VERSION = "2.51.0"
 
 Done = Callable[["EdgeServeError | None"], None]
 OnIndex = Callable[["list[IndexEntry] | EdgeServeError"], None]
-#: called with the status document (observe/status/collect.py)
-OnStatus = Callable[[dict[str, Any]], None]
+#: called with the status document (observe/status/collect.py), or the reason why there is none
+OnStatus = Callable[["dict[str, Any] | EdgeServeError"], None]
 OnReload = Callable[["list[ModelReload] | EdgeServeError"], None]
 
 

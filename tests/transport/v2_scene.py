@@ -110,7 +110,9 @@ class FakeService:
     trace_changes: list[tuple[str, TraceChanges]] = field(default_factory=list)
     regions: SharedMemoryRegions = field(default_factory=SharedMemoryRegions)
     allows_shm: bool = True
-    document: dict[str, Any] = field(default_factory=lambda: {"server": {"state": "ready"}, "models": []})
+    document: dict[str, Any] | EdgeServeError = field(
+        default_factory=lambda: {"server": {"state": "ready"}, "models": []}
+    )
 
     def check_shm(self) -> None:
         if not self.allows_shm:
@@ -138,7 +140,7 @@ class FakeService:
         self.check_shm()
         self.regions.unregister_cuda(name)
 
-    def status(self, done: Callable[[dict[str, Any]], None]) -> None:
+    def status(self, done: Callable[[dict[str, Any] | EdgeServeError], None]) -> None:
         done(self.document)
 
     def leave_safe_mode(self) -> list[str]:

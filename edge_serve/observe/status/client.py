@@ -107,9 +107,12 @@ def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, 
     value = _json(body)
     if status == 200 and isinstance(value, dict) and "server" in value:
         return value
-    if status in (401, 403) and isinstance(value, dict):
-        text = f"{target.name} refuses: {value.get('error')}; --token-file names a file with a token of the role read"
+    reason = value.get("error") if isinstance(value, dict) else None
+    if reason and status in (401, 403):
+        text = f"{target.name} refuses: {reason}; --token-file names a file with a token of the role read"
         raise Unreachable(text, UNKNOWN)
+    if reason and status == 500:
+        raise Unreachable(f"{target.name} has no status document: {reason}", UNKNOWN)
     text = f"{target.name} returned no edge-serve status document (HTTP {status}): check --url or --admin-socket"
     raise Unreachable(text, UNKNOWN)
 

@@ -16,6 +16,7 @@ from itertools import accumulate
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import gathered, in_pieces, notify, start_task
 from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
 from edge_serve.models.control.registry import Registry
@@ -37,7 +38,7 @@ FRESH_NS = 800_000_000
 #: how long a reader waits for the machine's figures; a sensor or a disk that hangs must not hide the rest
 PATIENCE_SECONDS = 2.0
 
-Done = Callable[[Document], None]
+Done = Callable[[Document | EdgeServeError], None]
 
 
 @slotted
@@ -82,7 +83,10 @@ class Collector:
         self._answering: asyncio.Task[None] | None = None
 
     def read(self, done: Done) -> None:
-        """Call `done` with the document, as soon as the machine's figures are fresh or take too long."""
+        """Call `done` with the document, as soon as the machine's figures are fresh or take too long.
+
+        `done` gets `Internal` if the document cannot be collected.
+        """
         self._waiting.append(done)
         if self._answering is None or self._answering.done():
             self._answering = start_task(self._answer(), "status document")
@@ -91,24 +95,31 @@ class Collector:
         while self._waiting:
             await self._refresh()
             waiting, self._waiting = self._waiting, []
-            document = await self.document()
+            found = await self._collect()
             for done in waiting:
-                notify(done, document)
+                notify(done, found)
+
+    async def _collect(self) -> Document | Internal:
+        try:
+            return await self.document()
+        except Exception:  # a bug must not leave the readers without an answer
+            log.exception("the status document could not be collected")
+            return Internal("the status document could not be collected; the server's log has the reason")
 
     async def _refresh(self) -> None:
         """Read the figures of the machine, unless they are fresh, or an earlier reading has not ended."""
         fresh = self._read_ns is not None and self._clock.now_ns() - self._read_ns < FRESH_NS
         if fresh or (self._reading is not None and not self._reading.done()):
             return
-        pids = [os.getpid(), *(worker.pid for worker in self._sources.workers())]
-        self._reading = start_task(self._read_machine(pids), "figures of the machine")
+        self._reading = start_task(self._read_machine(), "figures of the machine")
         _, late = await asyncio.wait({self._reading}, timeout=PATIENCE_SECONDS)
         if late:
             text = "reading the machine's figures takes longer than %g s: the document has old ones"
             log.warning(text, PATIENCE_SECONDS)
 
-    async def _read_machine(self, pids: list[int]) -> None:
+    async def _read_machine(self) -> None:
         try:
+            pids = [os.getpid(), *(worker.pid for worker in self._sources.workers())]
             self._readings = await offload(self._probe.read, pids)
             self._read_ns = self._clock.now_ns()
         except Exception:  # the rest of the document is worth having without it

@@ -55,7 +55,7 @@ def _is_name(found: object) -> bool:
 class StatusService(Protocol):
     """The service, as these routes use it."""
 
-    def status(self, done: Callable[[dict[str, Any]], None]) -> None: ...
+    def status(self, done: Callable[[dict[str, Any] | EdgeServeError], None]) -> None: ...
     def leave_safe_mode(self) -> list[str]: ...
     def reload(
         self, names: Sequence[str], unload_first: bool, done: Callable[[list[ModelReload] | EdgeServeError], None]
@@ -104,14 +104,17 @@ class Edge:
         client = {"role": role.word, "admin_refusal": refusal}
         whole = gate is None or gate.may_read_log(field)
 
-        def reply(document: dict[str, Any]) -> None:
+        def done(document: dict[str, Any] | EdgeServeError) -> None:
+            if isinstance(document, EdgeServeError):
+                refuse(exchange, document, JSON)
+                return
             shown = {**(document if whole else redact(document)), "client": client}
             if len(shown["models"]) <= MANY_MODELS:
                 exchange.reply(200, (encode_json(shown),), headers=_NO_STORE)
             else:
                 start_task(_reply_in_pieces(exchange, shown), "status document")
 
-        self._service.status(reply)
+        self._service.status(done)
 
     def _leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
         """Answer POST /edge-serve/safe-mode/leave."""

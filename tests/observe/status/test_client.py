@@ -112,6 +112,7 @@ def test_a_token_is_shown_and_a_path_of_a_proxy_kept() -> None:
         (200, b"<html>hello", "no edge-serve status document"),
         (200, b"[]", "no edge-serve status document"),
         (500, b"", "HTTP 500"),
+        (500, b'{"error": "see the log"}', "has no status document: see the log$"),
         (200, b"[" * 100_000, "no edge-serve status document"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edge_serve.aio.offload import Threads
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, WorkerFacts
@@ -106,21 +107,32 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock, self.probe, self.registry = FakeClock(), FakeProbe(), FakeRegistry()
+        self.error: Exception | None = None
         sources = StatusSources(
             service=FakeService(),  # type: ignore[arg-type]  # the part that is asked
             registry=self.registry,  # type: ignore[arg-type]
             statistics=FakeSource(),  # type: ignore[arg-type]
-            workers=lambda: [WorkerFacts("w", 77)],
+            workers=self.workers,
             doors={"HTTP": ["here"]},
             memory_limit=100,
             safe_mode=lambda: "det crashed",
         )
         self.collector = Collector(sources, self.probe, self.clock)  # type: ignore[arg-type]
 
-    async def read(self) -> dict[str, Any]:
-        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+    def workers(self) -> list[WorkerFacts]:
+        if self.error is not None:
+            raise self.error
+        return [WorkerFacts("w", 77)]
+
+    async def ask(self) -> dict[str, Any] | EdgeServeError:
+        done: asyncio.Future[dict[str, Any] | EdgeServeError] = asyncio.get_running_loop().create_future()
         self.collector.read(done.set_result)
         return await asyncio.wait_for(done, 20)
+
+    async def read(self) -> dict[str, Any]:
+        document = await self.ask()
+        assert isinstance(document, dict)
+        return document
 
 
 def run(story: Callable[[Scene], Any]) -> None:
@@ -203,6 +215,18 @@ def test_a_look_that_fails_hides_nothing_else(caplog: pytest.LogCaptureFixture) 
 
     run(story)
     assert "the figures of the machine could not be read" in caplog.text
+
+
+def test_each_reader_is_refused_when_the_document_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        scene.error = ValueError("a bug")
+        for found in await asyncio.gather(scene.ask(), scene.ask()):
+            assert isinstance(found, Internal)
+        assert "the status document could not be collected" in caplog.text
+        scene.error = None
+        assert (await scene.read())["server"]["name"] == "cart"
+
+    run(story)
 
 
 def test_after_a_look_without_a_thread_the_next_reader_looks_again(

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from edge_serve.access.roles import Role
+from edge_serve.errors import Internal
 from edge_serve.transport.http.page import page_files
 from edge_serve.transport.v2.routes import Operation, RouteGroup
 from tests.transport.v2_scene import JSON, PLAIN, Door
@@ -22,6 +23,14 @@ def test_the_status_is_a_json_document_without_caching() -> None:
     client = {"role": "admin", "admin_refusal": ""}
     assert exchange.json == {"server": {"state": "ready"}, "models": [], "client": client}
     assert exchange.headers["Cache-Control"] == "no-store"
+
+
+def test_a_document_that_cannot_be_collected_is_an_error() -> None:
+    door = Door()
+    door.service.document = Internal("see the log")
+    exchange = door.call("GET", "/edge-serve/status")
+
+    assert (exchange.status, exchange.json) == (500, {"error": "see the log"})
 
 
 def test_the_status_is_in_the_group_of_statistics() -> None:
@@ -131,6 +140,7 @@ def test_anything_else_gets_tritons_answer(method: str, path: str, headers: dict
 
 def test_a_name_that_is_no_utf8_does_not_break_the_document() -> None:
     door = Door()
-    door.service.document = {"models": [{"name": "m\udcff"}]}
+    models = [{"name": "m\udcff"}]
+    door.service.document = {"models": models}
 
-    assert door.call("GET", "/edge-serve/status").json["models"] == door.service.document["models"]
+    assert door.call("GET", "/edge-serve/status").json["models"] == models
