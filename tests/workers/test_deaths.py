@@ -162,3 +162,14 @@ async def test_a_model_that_hangs_when_it_is_opened_again_may_be_unloaded_and_lo
         assert (again.pids(), served.model.pids()) == ([pid], [pid])
         await again.close()
         arena.close()
+
+
+@on_loop
+async def test_a_removed_instance_that_stays_busy_costs_its_worker_one_restart(tmp_path: Path) -> None:
+    async with serving(tmp_path, instances=2, limits=ProcessLimits(close=0.3)) as served:
+        served.send(request(do="sleep", ms=20_000))
+        await served.model.remove(0)
+        assert "an instance of model 'echo' did not close within 0.3 s" in (await served.listener.lost(1)).message
+        await served.listener.back(1)
+        assert values((await served.ask(request(), instance=1)).replies[0]) == list(range(16))
+        assert served.model.restarts == 1
