@@ -541,16 +541,20 @@ async def test_jobs_fail_when_no_process_can_be_started_and_the_next_one_tries_a
 
 @on_loop
 async def test_a_callback_that_raises_costs_neither_the_process_nor_other_jobs() -> None:
+    outcomes: list[InferRequest | Refused] = []
+
     def broken(outcome: InferRequest | Refused) -> None:
-        assert isinstance(outcome, InferRequest)
-        assert outcome.lease is not None
-        outcome.lease.release()
+        outcomes.append(outcome)
         raise ValueError("a fault of the caller")
 
     async with scene(most=1) as here:
         pid = await here.pid()
         here.codec.decode(here.body(numbers(10)), broken)
         assert await here.pid() == pid
+        (outcome,) = outcomes
+        assert isinstance(outcome, InferRequest)
+        assert outcome.lease is not None
+        outcome.lease.release()
 
 
 @on_loop
