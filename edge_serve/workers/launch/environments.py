@@ -205,13 +205,14 @@ class Environments:
         raise Internal(f"'{archive}' is removed from {self._cache} again and again while it is unpacked")
 
     async def _checked_interpreter(self, root: Path, repair: str) -> Interpreter:
-        """Return the interpreter of an environment. It is checked once, until a package there is added or removed.
+        """Return the interpreter of an environment, which can run a worker. It is checked once, until a package there
+        is added or removed.
 
         Args:
-            repair: what to do if it is not; "" = what a virtual environment needs in general.
+            repair: what to do if it cannot; "" = what a virtual environment needs in general.
 
         Raises:
-            InvalidArgument: it is not.
+            InvalidArgument: it cannot.
         """
         interpreter, state = await _within_limit(root, _interpreter_in, root, repair)
         if self._checked.get(root) != state:
