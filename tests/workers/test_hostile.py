@@ -56,7 +56,7 @@ NUMBERS = (0, 1, 2, 7, 255, 4096, 65535, 1 << 20, (1 << 31) - 1, (1 << 32) - 1)
 LARGE = (*NUMBERS, 1 << 40, (1 << 63) - 1)
 TEXTS = ("", "m", "echo", "memory", "load_model", "unload_model", "is_model_ready", "\ud800", "\0", "x" * 5000, "\n")
 NAMES = (
-    "do", "model", "nbytes", "model_name", "config", "files", "version", "unload_dependents", "level", "logger", "text",
+    "do", "model", "nbytes", "model_name", "config", "files", "version", "unload_dependents", "level", "text",
     "name", "description", "kind", "labels", "operation", "value", "bounds", "code", "ready", "outputs", "id",
     "correlation_id", "flags", "timeout_us", "parameters", "names", "trace", "personal", "stored", "seats",
 )  # fmt: skip
@@ -261,7 +261,7 @@ async def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool, count: in
                 replies += event[0] == "reply"
                 _release(*event)
     assert not faults
-    assert replies > count // 50, "the frames are not all nonsense"
+    assert replies > count // 100, "the frames are not all nonsense"
 
 
 def test_a_broker_takes_a_control_frame_or_raises_a_frame_error() -> None:
