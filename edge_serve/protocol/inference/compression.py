@@ -13,6 +13,8 @@ from edge_serve.protocol.inference.cost import TooExpensive
 #: 32 added to the window bits: zlib detects the format, so that either name works for either format
 _DETECT = zlib.MAX_WBITS | 32
 _GZIP = zlib.MAX_WBITS | 16
+#: entries of an Accept-Encoding that are read; browsers send about five
+_MOST_ENTRIES = 16
 
 
 class UnsupportedEncoding(Unsupported):
@@ -75,9 +77,12 @@ def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
 
 
 def choose(accept_encoding: str) -> str:
-    """Return `gzip`, `deflate` or `identity`: the highest weight, and the first of equal ones, as Triton does."""
+    """Return `gzip`, `deflate` or `identity`: the highest weight, and the first of equal ones, as Triton does.
+
+    Entries after the sixteenth are ignored, so that a long header does not occupy the event loop.
+    """
     best, best_weight = "identity", 0.0
-    for entry in accept_encoding.split(","):
+    for entry in accept_encoding.split(",", _MOST_ENTRIES)[:_MOST_ENTRIES]:
         name, has_weight, text = entry.lstrip(" ").partition(";q=")
         try:
             weight = float(text) if has_weight else 1.0

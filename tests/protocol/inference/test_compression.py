@@ -60,6 +60,7 @@ def test_bodies_that_cannot_be_inflated_are_refused(data: bytes, message: str) -
         ("br", "identity"), ("*", "identity"), ("identity", "identity"), ("gzip;q=0", "identity"), ("GZIP", "identity"),
         ("deflate;q=0.5, gzip;q=1.0", "gzip"), ("identity;q=0.5, *;q=0", "identity"), ("gzip;q=x", "identity"),
         ("identity, gzip", "identity"), ("br, gzip;q=0.1", "gzip"), ("", "identity"), (";q=1", "identity"),
+        ("br," * 15 + "gzip", "gzip"), ("br," * 16 + "gzip", "identity"),
     ],
 )  # fmt: skip
 def test_the_encoding_of_the_reply(header: str, expected: str) -> None:
