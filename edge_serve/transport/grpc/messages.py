@@ -321,6 +321,7 @@ class MessageReader:
         claim, self._claim = self._claim, None
         self._length = -1
         assert store is not None, "something was put there"
+        assert placed is None or claim is not None, "every message that is placed has one"
         message = Message(store, offset=-1 if placed is None else placed.offset)
         if claim is not None:
             claim.settle()
