@@ -36,22 +36,20 @@ class WorkLimits:
     """Limits beyond which coding raises `TooExpensive`.
 
     Attributes:
-        json: bytes of a JSON text.
+        body: bytes of a JSON text, and of a compressed body before and after decompression.
         text: bytes of a JSON text for a model with BYTES inputs.
         strings: elements of a binary BYTES input.
-        inflated: bytes of a compressed body, before and after decompression.
         deflated: bytes of an answer to compress.
     """
 
-    json: int = 1 << 62
+    body: int = 1 << 62
     text: int = 1 << 62
     strings: int = 1 << 62
-    inflated: int = 1 << 62
     deflated: int = 1 << 62
 
 
 NO_LIMITS = WorkLimits()
-LOOP_LIMITS = WorkLimits(SMALL_BYTES, SMALL_TEXT_BYTES, SMALL_STRINGS, SMALL_BYTES, SMALL_DEFLATE_BYTES)
+LOOP_LIMITS = WorkLimits(SMALL_BYTES, SMALL_TEXT_BYTES, SMALL_STRINGS, SMALL_DEFLATE_BYTES)
 
 
 def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:
@@ -60,7 +58,7 @@ def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:
     Raises:
         TooExpensive: the text is longer than `limits` allow.
     """
-    if size > limits.json:
+    if size > limits.body:
         raise TooExpensive
     if size > limits.text and any(spec.datatype is DataType.BYTES for spec in signature.inputs.values()):
         raise TooExpensive

@@ -130,7 +130,7 @@ class Inference:
                 first = parse_header_length(text, length) or 0
             except InvalidArgument:
                 return None  # `handle` answers the error
-        elif route.operation.group is not RouteGroup.INFERENCE or length <= self._limits.inflated:
+        elif route.operation.group is not RouteGroup.INFERENCE or length <= self._limits.body:
             return None
         return lease_aligned(self._service, route.model, route.version, length, first)
 
@@ -150,7 +150,7 @@ class Inference:
         body, lease = exchange.body, exchange.lease
         try:
             if v2_request.compressed:
-                body = compression.decompress(body, self._max_input_size, self._limits.inflated)
+                body = compression.decompress(body, self._max_input_size, self._limits.body)
             length = parse_header_length(v2_request.length_text, len(body))
             try:
                 request = self._decoder.decode(
