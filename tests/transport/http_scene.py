@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import functools
 import socket
 import ssl
 import struct
 import termios
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Room
@@ -24,8 +22,6 @@ from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.http.server import HttpServer
 from tests.leases import Slot
-
-P = ParamSpec("P")
 
 
 class Recorder:
@@ -207,20 +203,3 @@ async def scene(
             client.abort()
         await here.server.drain(0.1)
         await asyncio.sleep(0)
-
-
-def played(story: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Return a test that runs a story on a loop of its own; an error that only the loop saw is an error too."""
-
-    @functools.wraps(story)
-    def test(*args: P.args, **kwargs: P.kwargs) -> None:
-        errors: list[dict[str, object]] = []
-
-        async def main() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
-            await asyncio.wait_for(story(*args, **kwargs), 30)
-
-        asyncio.run(main())
-        assert not errors
-
-    return test

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import shutil
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,7 +26,6 @@ PATIENCE = 20.0
 #: the source of the backend
 ECHO = Path(__file__).parents[1] / "backends/echo.py"
 
-P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
@@ -190,13 +188,3 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
         return await asyncio.wait_for(work, 2 * PATIENCE)
 
     return asyncio.run(limited())
-
-
-def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test on an event loop of its own, with a limit."""
-
-    @functools.wraps(test)
-    def limited(*args: P.args, **keywords: P.kwargs) -> None:
-        run(test(*args, **keywords))
-
-    return limited

@@ -14,7 +14,8 @@ import pytest
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.workers.front.workers import ProcessLimits
 from edge_serve.workers.memory.arena import Arena, Budget
-from tests.workers.harness import Recorder, config, on_loop, request, serving, spec, survives, values
+from tests.stories import played
+from tests.workers.harness import Recorder, config, request, serving, spec, survives, values
 
 pytestmark = pytest.mark.slow  # workers that die again and again
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow  # workers that die again and again
         ("segfault", r"was ended by SIGSEGV in segfault, /\S+/backend\.py line \d+"),
     ],
 )
-@on_loop
+@played
 async def test_a_dead_worker_fails_its_batch_and_comes_back(tmp_path: Path, deed: str, reason: str) -> None:
     async with serving(tmp_path) as served:
         first = served.model.pids()
@@ -39,7 +40,7 @@ async def test_a_dead_worker_fails_its_batch_and_comes_back(tmp_path: Path, deed
         assert not await served.model.refusal(5)
 
 
-@on_loop
+@played
 async def test_kill_9_in_the_middle_of_a_batch_frees_its_memory(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=-1), instances=2) as served:
         served.send(request(range(100_000), do="sleep", ms=20_000), instance=1)
@@ -51,7 +52,7 @@ async def test_kill_9_in_the_middle_of_a_batch_frees_its_memory(tmp_path: Path) 
         assert sorted([(await served.listener.next())[:2] for _ in range(2)]) == [("back", 0), ("back", 1)]
 
 
-@on_loop
+@played
 async def test_execute_while_the_worker_is_away_is_lost(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         served.send(request(do="exit"))
@@ -63,7 +64,7 @@ async def test_execute_while_the_worker_is_away_is_lost(tmp_path: Path) -> None:
         await survives(served)
 
 
-@on_loop
+@played
 async def test_garbage_from_users_code_ends_only_its_worker(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         served.send(request(do="garbage"))
@@ -71,7 +72,7 @@ async def test_garbage_from_users_code_ends_only_its_worker(tmp_path: Path) -> N
         await survives(served)
 
 
-@on_loop
+@played
 async def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=ProcessLimits(silence=0.6)) as served:
 
@@ -86,13 +87,13 @@ async def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_p
         await survives(served)
 
 
-@on_loop
+@played
 async def test_a_slow_model_is_not_stuck(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=ProcessLimits(silence=0.3)) as served:
         assert values((await served.ask(request(do="sleep", ms=800))).replies[0]) == list(range(16))
 
 
-@on_loop
+@played
 async def test_execution_timeout_ends_the_batch(tmp_path: Path) -> None:
     async with serving(tmp_path, config(execution_timeout_ms="200")) as served:
         await served.ask(request(do="sleep", ms=20))
@@ -103,7 +104,7 @@ async def test_execution_timeout_ends_the_batch(tmp_path: Path) -> None:
         assert served.listener.idle(), "the timer of an answered batch is gone"
 
 
-@on_loop
+@played
 async def test_many_crashes_wait_and_a_reopen_that_fails_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,7 +129,7 @@ async def test_many_crashes_wait_and_a_reopen_that_fails_is_tried_again(
         assert time.monotonic() - started > 0.25, "the third crash waits"
 
 
-@on_loop
+@played
 async def test_a_crash_at_reopening_counts_as_crash(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     async with serving(tmp_path, config(on_open="exit_when_marked")) as served:
@@ -141,7 +142,7 @@ async def test_a_crash_at_reopening_counts_as_crash(tmp_path: Path) -> None:
         await survives(served)
 
 
-@on_loop
+@played
 async def test_a_model_that_hangs_when_it_is_opened_again_may_be_unloaded_and_loaded_again(tmp_path: Path) -> None:
     limits = ProcessLimits(load=2, slow_load=0.5, silence=2)
     async with serving(tmp_path, limits=limits) as served:
@@ -164,7 +165,7 @@ async def test_a_model_that_hangs_when_it_is_opened_again_may_be_unloaded_and_lo
         arena.close()
 
 
-@on_loop
+@played
 async def test_a_removed_instance_that_stays_busy_costs_its_worker_one_restart(tmp_path: Path) -> None:
     async with serving(tmp_path, instances=2, limits=ProcessLimits(close=0.3)) as served:
         served.send(request(do="sleep", ms=20_000))

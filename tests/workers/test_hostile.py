@@ -38,8 +38,9 @@ from edge_serve.workers.wire.frames import (
 )
 from edge_serve.workers.wire.layout import TENSOR
 from tests.examples import seeds
+from tests.stories import played
 from tests.workers.front.test_channel import peer
-from tests.workers.harness import config, on_loop, request, run, serving
+from tests.workers.harness import config, request, run, serving
 from tests.workers.hostile import Plan, Said, run_hostile_processes
 
 #: of the tests that start no process
@@ -187,11 +188,10 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
     run_hostile_processes(monkeypatch, tmp_path, Dice(seed).plan(), {})
     custom = CustomMetrics()
 
+    @played
     async def work() -> None:
         calls = ModelCalls(_lookup, Nothing())
         hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.report_idle)
-        faults: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         try:
             async with serving(tmp_path, config(decoupled=decoupled), limits=LIMITS, hooks=hooks) as served:
                 await served.model.refusal(0.2)
@@ -201,10 +201,9 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
                     _release(*await served.listener.next())
         except EdgeServeError:  # it did not open
             pass
-        assert not faults
 
     with caplog.at_level(logging.INFO):
-        run(work())
+        work()
     assert [record for record in caplog.records if record.exc_info] == []
     for line in caplog.messages:
         line.encode()
@@ -213,7 +212,7 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
 
 
 @pytest.mark.parametrize("seats", [None, [], [2, 2], ["2"], [0], [True], {"0": 2}])
-@on_loop
+@played
 async def test_worker_that_answers_with_other_seats_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seats: object
 ) -> None:
@@ -242,10 +241,8 @@ def _release(kind: str, _: int, event: Any) -> None:
 
 @pytest.mark.parametrize("count", [1000, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("decoupled", [False, True])
-@on_loop
+@played
 async def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool, count: int) -> None:
-    faults: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
     replies = 0
     for seed in range(count):
         dice = Dice(seed)
@@ -260,7 +257,6 @@ async def test_a_data_channel_reads_a_reply_or_closes(decoupled: bool, count: in
                 event = await made.listener.next()
                 replies += event[0] == "reply"
                 _release(*event)
-    assert not faults
     assert replies > count // 100, "the frames are not all nonsense"
 
 

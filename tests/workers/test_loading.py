@@ -16,7 +16,8 @@ from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.workers.front.workers import ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.processes import started_here
-from tests.workers.harness import Recorder, config, on_loop, request, run, serving, spec, survives
+from tests.stories import played
+from tests.workers.harness import Recorder, config, request, run, serving, spec, survives
 from tests.yardstick import yardstick
 
 pytestmark = pytest.mark.slow  # hundreds of models
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow  # hundreds of models
         ("sleep", Internal, "model 'echo' did not load within 0.5 s"),
     ],
 )
-@on_loop
+@played
 async def test_a_failed_load_says_why_and_leaves_nothing(
     tmp_path: Path, deed: str, cls: type[EdgeServeError], text: str
 ) -> None:
@@ -59,7 +60,7 @@ async def test_a_failed_load_says_why_and_leaves_nothing(
         ("EDGE_SERVE_MEMORY_MAX", "much", ": found 'much', expected bytes, as 2147483648, 2G or 512M"),
     ],
 )
-@on_loop
+@played
 async def test_a_limit_that_cannot_be_read_is_refused(tmp_path: Path, parameter: str, text: str, said: str) -> None:
     workers = Workers()
     arena = Arena("echo", Budget(1 << 20))
@@ -70,7 +71,7 @@ async def test_a_limit_that_cannot_be_read_is_refused(tmp_path: Path, parameter:
     arena.close()
 
 
-@on_loop
+@played
 async def test_a_model_opens_in_the_worker_that_described_it(tmp_path: Path) -> None:
     workers = Workers()
     arena = Arena("echo", Budget(1 << 20))
@@ -87,7 +88,7 @@ async def test_a_model_opens_in_the_worker_that_described_it(tmp_path: Path) -> 
     arena.close()
 
 
-@on_loop
+@played
 async def test_a_model_that_is_described_and_not_opened_is_closed_in_a_shared_worker(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         other = spec(tmp_path, config(on_close="exit"))
@@ -98,7 +99,7 @@ async def test_a_model_that_is_described_and_not_opened_is_closed_in_a_shared_wo
 
 
 @pytest.mark.parametrize("phase", ["on_describe", "on_open"])
-@on_loop
+@played
 async def test_a_model_that_does_not_load_is_closed_in_a_shared_worker(tmp_path: Path, phase: str) -> None:
     async with serving(tmp_path) as served:
         deeds = {phase: "fail", "on_close": "exit"}
@@ -115,7 +116,7 @@ async def test_a_model_that_does_not_load_is_closed_in_a_shared_worker(tmp_path:
         arena.close()
 
 
-@on_loop
+@played
 async def test_a_failed_load_says_why_if_closing_fails_too(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         made = spec(tmp_path, config(on_open="fail", on_close="raise"))
@@ -125,7 +126,7 @@ async def test_a_failed_load_says_why_if_closing_fails_too(tmp_path: Path) -> No
         arena.close()
 
 
-@on_loop
+@played
 async def test_models_of_a_backend_share_a_worker_by_default(tmp_path: Path) -> None:
     workers = Workers()
     arenas = [Arena("echo", Budget(1 << 20)) for _ in range(3)]
@@ -151,7 +152,7 @@ async def test_models_of_a_backend_share_a_worker_by_default(tmp_path: Path) -> 
         arena.close()
 
 
-@on_loop
+@played
 async def test_a_load_that_meets_a_lost_device_ends_its_worker_and_the_others_come_back(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         bad = spec(tmp_path, config(on_open="lose_device"))
@@ -164,7 +165,7 @@ async def test_a_load_that_meets_a_lost_device_ends_its_worker_and_the_others_co
         arena.close()
 
 
-@on_loop
+@played
 async def test_models_on_gpus_share_a_worker_without_those_on_the_cpu(tmp_path: Path) -> None:
     """A device that is lost ends the worker, and models on the CPU serve on."""
     workers = Workers()
@@ -186,7 +187,7 @@ async def test_models_on_gpus_share_a_worker_without_those_on_the_cpu(tmp_path: 
         arena.close()
 
 
-@on_loop
+@played
 async def test_readiness_is_the_models_own(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         assert not await served.model.refusal(5)
@@ -195,7 +196,7 @@ async def test_readiness_is_the_models_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-@on_loop
+@played
 async def test_a_model_that_does_not_close_is_killed(tmp_path: Path, busy: bool) -> None:
     async with serving(tmp_path, config(on_close="" if busy else "sleep"), limits=ProcessLimits(close=0.3)) as served:
         if busy:
@@ -221,7 +222,7 @@ def test_instances_that_are_closed_at_once_are_closed_one_after_the_other(
     assert not [line for line in caplog.messages if "did not close cleanly" in line]
 
 
-@on_loop
+@played
 async def test_stop_ends_everything(tmp_path: Path) -> None:
     workers = Workers(ProcessLimits(close=1))
     arena = Arena("echo", Budget(1 << 20))
@@ -233,7 +234,7 @@ async def test_stop_ends_everything(tmp_path: Path) -> None:
     arena.close()
 
 
-@on_loop
+@played
 async def test_nothing_leaks_over_many_models(tmp_path: Path) -> None:
     """In the front end and in the worker, which stays because one model does."""
     async with serving(tmp_path) as served:
@@ -266,7 +267,7 @@ async def test_nothing_leaks_over_many_models(tmp_path: Path) -> None:
         assert worker.memory_info().rss - memory < 8 << 20
 
 
-@on_loop
+@played
 async def test_the_loop_is_never_blocked_for_long(tmp_path: Path) -> None:
     longest = 0.0
 
@@ -287,7 +288,7 @@ async def test_the_loop_is_never_blocked_for_long(tmp_path: Path) -> None:
     assert longest < machine.allows(0.005)
 
 
-@on_loop
+@played
 async def test_an_open_that_is_called_off_needs_its_workers_no_more(tmp_path: Path) -> None:
     workers, arena = Workers(ProcessLimits(close=1)), Arena("echo", Budget(1 << 20))
     slow = spec(tmp_path, config(on_open="sleep"))

@@ -18,7 +18,8 @@ from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.bls_broker import Answer
 from edge_serve.workers.front.workers import Hooks, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
-from tests.workers.harness import Recorder, on_loop, run, serving, spec, values
+from tests.stories import played
+from tests.workers.harness import Recorder, run, serving, spec, values
 
 MODEL = """
 import os, pathlib, signal, sys, threading
@@ -55,7 +56,7 @@ CONFIG = {"name": "echo", "backend": "python"}
 FACE = (("input", ["IN"]), ("output", ["OUT", "SAME"]))
 
 
-@on_loop
+@played
 async def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text(MODEL)
@@ -175,7 +176,7 @@ def numbers(request):
 """
 
 
-@on_loop
+@played
 async def test_a_model_gets_its_inputs_in_the_order_of_the_client(tmp_path: Path) -> None:
     """A model may take `request.inputs()[0]`."""
     (tmp_path / "1").mkdir()
@@ -191,7 +192,7 @@ async def test_a_model_gets_its_inputs_in_the_order_of_the_client(tmp_path: Path
             assert values(reply.replies[0]) == [int(name) for name in order]
 
 
-@on_loop
+@played
 async def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_nothing(tmp_path: Path) -> None:
     for name, deed in (("hangs", "threading.Event().wait()"), ("slow", "return not threading.Event().wait(0.5)")):
         (tmp_path / name / "1").mkdir(parents=True)

@@ -15,7 +15,8 @@ from edge_serve.transport.door.body_memory import STEP, BodyMemory
 from edge_serve.transport.door.shared_limits import Addresses, InFlight, SharedLimits
 from edge_serve.transport.http.door_state import HttpLimits
 from tests.footprint import footprint
-from tests.transport.http_scene import Client, Recorder, Scene, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Client, Recorder, Scene, scene, until
 
 SIZE = 100_000
 BODY = bytes(SIZE)

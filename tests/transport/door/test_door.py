@@ -17,7 +17,8 @@ from edge_serve.transport.door.listeners import listen_tcp, listen_unix
 from edge_serve.transport.door.shared_limits import Addresses, SharedLimits
 from edge_serve.transport.http import server as http_server
 from edge_serve.transport.http.server import AdminServer, HttpServer
-from tests.transport.http_scene import Recorder, played
+from tests.stories import played
+from tests.transport.http_scene import Recorder
 
 
 @played

@@ -11,7 +11,8 @@ import pytest
 
 from edge_serve.transport.door import listeners
 from edge_serve.transport.door.listeners import Acceptor, Listener, listen_tcp
-from tests.transport.http_scene import played, until
+from tests.stories import played
+from tests.transport.http_scene import until
 
 
 @played

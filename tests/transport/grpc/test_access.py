@@ -21,8 +21,8 @@ from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc_service.standard import REFLECTION, WATCH
 from edge_serve.transport.sockets.tls import TlsFiles, make_context
 from tests.certificates import Authority
+from tests.stories import played
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request
-from tests.transport.http_scene import played
 
 LOAD = pb.RepositoryModelLoadRequest(model_name="m")
 

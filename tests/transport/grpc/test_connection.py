@@ -22,9 +22,10 @@ from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.grpc.messages import MessageReader
 from edge_serve.transport.grpc_service.standard import REFLECTION
 from tests.protocol.http2_scene import data
+from tests.stories import played
 from tests.transport.grpc_raw import Raw, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
-from tests.transport.http_scene import played, until
+from tests.transport.http_scene import until
 from tests.transport.v2_scene import FakeLease
 
 GOOD = infer_request(request_id="i").SerializeToString()

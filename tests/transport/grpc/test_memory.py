@@ -13,8 +13,9 @@ from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import InFlight, SharedLimits
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.messages import MessageReader
+from tests.stories import played
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, door, infer_request
-from tests.transport.http_scene import StandingClock, played, until
+from tests.transport.http_scene import StandingClock, until
 
 MIB = 1 << 20
 LARGE = infer_request(values=bytes(3 * MIB))

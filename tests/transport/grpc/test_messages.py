@@ -27,9 +27,10 @@ from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.messages import MessageReader
+from tests.stories import played
 from tests.transport.grpc_raw import block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, door, infer_request
-from tests.transport.http_scene import played, until
+from tests.transport.http_scene import until
 from tests.transport.v2_scene import DECOUPLED, FakeLease, FakeServed
 
 STREAM = INFERENCE + "ModelStreamInfer"

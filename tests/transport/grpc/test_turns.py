@@ -18,9 +18,9 @@ from edge_serve.protocol.http2.streams import PER_TURN
 from edge_serve.transport.grpc.inflater import Inflater
 from edge_serve.transport.grpc_service.stream import PAUSE_REQUESTS
 from tests.protocol.http2_scene import data, headers
+from tests.stories import played
 from tests.transport.grpc_raw import Raw, RawScene, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
-from tests.transport.http_scene import played
 
 STREAM = block(INFERENCE + "ModelStreamInfer")
 EMPTY = message(b"")

@@ -18,8 +18,9 @@ from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc_service.server import open_grpc
 from edge_serve.transport.v2.routes import RouteGroup
+from tests.stories import played
 from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, door, infer_request
-from tests.transport.http_scene import played, until
+from tests.transport.http_scene import until
 from tests.transport.v2_scene import FakeLease, FixedClock
 
 

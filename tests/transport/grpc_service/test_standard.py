@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from google.protobuf import descriptor_pool
 
+from tests.stories import played
 from tests.transport.grpc_raw import block, raw_scene
 from tests.transport.grpc_scene import GrpcFakeService, door
-from tests.transport.http_scene import played
 
 WATCH = "/grpc.health.v1.Health/Watch"
 

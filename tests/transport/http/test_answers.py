@@ -14,7 +14,8 @@ import pytest
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.door.listeners import listen_unix
 from edge_serve.transport.http.door_state import HttpLimits
-from tests.transport.http_scene import Client, Recorder, Scene, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Client, Recorder, Scene, scene, until
 
 
 @played

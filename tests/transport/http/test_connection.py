@@ -9,7 +9,8 @@ import pytest
 
 from edge_serve.errors import InvalidArgument, NotFound
 from edge_serve.transport.http.door_state import HttpLimits
-from tests.transport.http_scene import Recorder, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Recorder, scene, until
 
 
 @played

@@ -12,7 +12,8 @@ from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import InFlight, SharedLimits
 from edge_serve.transport.http.cors import Cors
 from edge_serve.transport.http.door_state import HttpLimits
-from tests.transport.http_scene import Recorder, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Recorder, scene, until
 from tests.transport.v2_scene import FakeExchange, head_of
 
 ORIGIN = "https://dashboard.example"

@@ -16,7 +16,8 @@ import pytest
 
 from edge_serve.transport.door.listeners import listen_tcp, listen_unix
 from edge_serve.transport.http.door_state import HttpLimits
-from tests.transport.http_scene import Client, Recorder, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Client, Recorder, scene, until
 
 
 @pytest.fixture

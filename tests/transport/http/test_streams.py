@@ -7,7 +7,8 @@ from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.v2.generate import EventStream
-from tests.transport.http_scene import Recorder, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Recorder, scene, until
 from tests.transport.v2_scene import FakeTicket
 
 PIECE = "x" * 50_000

@@ -8,7 +8,8 @@ from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.http.connection import HttpConnection
 from edge_serve.transport.http.door_state import HttpLimits
-from tests.transport.http_scene import Recorder, Scene, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Recorder, Scene, scene, until
 
 
 async def connections(here: Scene) -> list[HttpConnection]:

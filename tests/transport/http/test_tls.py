@@ -16,7 +16,8 @@ from edge_serve.transport.http.door_state import HttpLimits
 from edge_serve.transport.http.exchange import HttpExchange
 from edge_serve.transport.sockets.tls import TlsFiles, make_context
 from tests.certificates import Authority
-from tests.transport.http_scene import Recorder, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Recorder, scene, until
 
 LARGE = bytes(range(256)) * 20_000
 

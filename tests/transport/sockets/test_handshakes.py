@@ -9,7 +9,8 @@ from pathlib import Path
 from edge_serve.transport.sockets.handshakes import Handshakes, reply_plain
 from edge_serve.transport.sockets.tls import TlsFiles, TlsSocket, make_context
 from tests.certificates import Authority
-from tests.transport.http_scene import played, until
+from tests.stories import played
+from tests.transport.http_scene import until
 
 
 @played

@@ -18,7 +18,8 @@ from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
 from edge_serve.transport.v2.infer import start_trace
 from tests.observe.tracing.recorder import Collected, Steps
-from tests.transport.http_scene import Recorder, played, scene, until
+from tests.stories import played
+from tests.transport.http_scene import Recorder, scene, until
 from tests.transport.traced_service import TracedService
 from tests.transport.v2_scene import FakeExchange, FixedClock, head_of
 

@@ -12,7 +12,8 @@ import pytest
 
 from edge_serve.workers.child.paused_streams import PausedStreams
 from edge_serve.workers.front.workers import ProcessLimits
-from tests.workers.harness import PATIENCE, Served, config, on_loop, request, run, serving, survives
+from tests.stories import played
+from tests.workers.harness import PATIENCE, Served, config, request, run, serving, survives
 
 
 class Waiter:
@@ -101,7 +102,7 @@ async def paused(served: Served, row: range = range(16)) -> int:
 
 
 @pytest.mark.parametrize("row", [range(16), range(20_000)])
-@on_loop
+@played
 async def test_a_paused_stream_sends_nothing_until_it_resumes(tmp_path: Path, row: range) -> None:
     async with serving(tmp_path, config(dims=-1, decoupled=True)) as served:
         batch = await paused(served, row)
@@ -114,7 +115,7 @@ async def test_a_paused_stream_sends_nothing_until_it_resumes(tmp_path: Path, ro
         await served.listener.reply()
 
 
-@on_loop
+@played
 async def test_other_instances_and_streams_go_on_meanwhile(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=-1, decoupled=True), instances=2) as served:
         batch = await paused(served)
@@ -141,7 +142,7 @@ def test_a_model_is_closed_while_a_stream_of_it_is_held(tmp_path: Path, caplog: 
     assert "was killed" not in caplog.text
 
 
-@on_loop
+@played
 async def test_a_worker_dies_while_a_stream_of_it_is_held(tmp_path: Path) -> None:
     async with serving(tmp_path, config(decoupled=True)) as served:
         await paused(served)
@@ -151,7 +152,7 @@ async def test_a_worker_dies_while_a_stream_of_it_is_held(tmp_path: Path) -> Non
         await survives(served)
 
 
-@on_loop
+@played
 async def test_a_batch_whose_stream_is_held_is_not_out_of_time(tmp_path: Path) -> None:
     async with serving(tmp_path, config(decoupled=True, execution_timeout_ms="300")) as served:
         batch = await paused(served)

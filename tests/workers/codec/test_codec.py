@@ -28,7 +28,8 @@ from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.codec.job import Body, CodecJob, Encoded, Refused
 from edge_serve.workers.memory import arena as arena_module
 from edge_serve.workers.memory.arena import Arena, Budget
-from tests.workers.harness import PATIENCE, on_loop
+from tests.stories import played
+from tests.workers.harness import PATIENCE
 
 SIGNATURE = Signature(
     "m",
@@ -339,7 +340,7 @@ def test_a_body_that_cannot_be_inflated_or_cut_is_refused_before_the_request(
     together(story)
 
 
-@on_loop
+@played
 async def test_a_request_without_memory_for_its_tensors_is_refused_and_the_process_survives() -> None:
     async with scene(budget=512 * 1024) as here:
         pid = await here.pid()
@@ -465,7 +466,7 @@ def test_a_reply_that_cannot_be_written_is_an_error(together: Callable[[Story], 
 # ---- processes ----------------------------------------------------------------------------------------------------
 
 
-@on_loop
+@played
 async def test_the_first_job_starts_a_process_and_an_idle_process_is_closed() -> None:
     async with scene(idle_seconds=0.05) as here:
         assert here.codec.pids() == []
@@ -475,7 +476,7 @@ async def test_the_first_job_starts_a_process_and_an_idle_process_is_closed() ->
         assert await here.pid() != pid
 
 
-@on_loop
+@played
 async def test_jobs_share_few_processes_and_one_process_does_many() -> None:
     async with scene() as here:
         seen: set[int] = set()
@@ -491,7 +492,7 @@ async def test_jobs_share_few_processes_and_one_process_does_many() -> None:
             request.lease.release()
 
 
-@on_loop
+@played
 async def test_a_killed_process_fails_its_job_alone() -> None:
     async with scene(most=1) as here:
         pid = await here.pid()
@@ -509,7 +510,7 @@ async def test_a_killed_process_fails_its_job_alone() -> None:
         request.lease.release()
 
 
-@on_loop
+@played
 async def test_a_process_that_dies_before_it_is_up_fails_its_job_alone() -> None:
     async with scene(most=1) as here:
         for count in (10, 20):
@@ -524,7 +525,7 @@ async def test_a_process_that_dies_before_it_is_up_fails_its_job_alone() -> None
         request.lease.release()
 
 
-@on_loop
+@played
 async def test_jobs_fail_when_no_process_can_be_started_and_the_next_one_tries_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -539,7 +540,7 @@ async def test_jobs_fail_when_no_process_can_be_started_and_the_next_one_tries_a
         await here.pid()
 
 
-@on_loop
+@played
 async def test_a_callback_that_raises_costs_neither_the_process_nor_other_jobs() -> None:
     outcomes: list[InferRequest | Refused] = []
 
@@ -557,7 +558,7 @@ async def test_a_callback_that_raises_costs_neither_the_process_nor_other_jobs()
         outcome.lease.release()
 
 
-@on_loop
+@played
 async def test_a_job_that_takes_too_long_ends_its_process() -> None:
     async with scene(job_seconds=0.3) as here:
         os.kill(await here.pid(), signal.SIGSTOP)
@@ -566,7 +567,7 @@ async def test_a_job_that_takes_too_long_ends_its_process() -> None:
         await here.pid()
 
 
-@on_loop
+@played
 async def test_a_waiting_job_is_cancelled_at_once() -> None:
     async with scene(most=1) as here:
         first = here.start(here.body(numbers(10)))
@@ -579,7 +580,7 @@ async def test_a_waiting_job_is_cancelled_at_once() -> None:
         here.told[1].lease.release()
 
 
-@on_loop
+@played
 async def test_a_cancelled_job_keeps_its_memory_while_its_process_works() -> None:
     async with scene() as here:
         pid = await here.pid()
@@ -595,7 +596,7 @@ async def test_a_cancelled_job_keeps_its_memory_while_its_process_works() -> Non
         assert here.budget.used == 0
 
 
-@on_loop
+@played
 async def test_stop_fails_all_jobs() -> None:
     async with scene(most=1) as here:
         os.kill(await here.pid(), signal.SIGSTOP)

@@ -19,7 +19,8 @@ from edge_serve.workers.child.calling import decode_response, encode_call, encod
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks, InboundCall
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, Splitter, json_frame
-from tests.workers.harness import Recorder, on_loop
+from tests.stories import played
+from tests.workers.harness import Recorder
 
 SMALL = 100
 LARGE = 200_000
@@ -119,7 +120,7 @@ def test_the_memory_of_inputs_is_the_calls_until_its_runner_releases_it(scene: S
     assert scene.budget.used == 0
 
 
-@on_loop
+@played
 async def test_responses_keep_their_order_while_a_large_one_is_copied(scene: Scene) -> None:
     asked = scene.call()
     asked.answer(answer(HUGE, final=False))
@@ -133,7 +134,7 @@ async def test_responses_keep_their_order_while_a_large_one_is_copied(scene: Sce
     ]  # fmt: skip
 
 
-@on_loop
+@played
 async def test_a_caller_that_dies_while_its_answer_is_copied_leaves_nothing(scene: Scene) -> None:
     asked = scene.call()
     lease = scene.arena.allocate(100)
@@ -251,7 +252,7 @@ def test_a_waiting_instance_is_reported_with_its_calls(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("size", [SMALL, HUGE // 4 + LARGE])
-@on_loop
+@played
 async def test_a_caller_whose_response_was_sent_does_not_wait(scene: Scene, size: int) -> None:
     waits: list[object] = []
     scene.hooks.report_idle = waits.append

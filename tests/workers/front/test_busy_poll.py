@@ -24,8 +24,9 @@ from edge_serve.workers.front.busy_poll import (
 )
 from edge_serve.workers.wire.frames import FrameKind, frame
 from edge_serve.workers.wire.polling_wait import PollingWait
+from tests.stories import played
 from tests.workers.front.test_channel import output, peer
-from tests.workers.harness import on_loop, request
+from tests.workers.harness import request
 
 MS = 1_000_000
 #: longer than any test takes
@@ -199,7 +200,7 @@ def test_the_worker_polls_and_gets_every_frame_whole(pieces: int) -> None:
     assert got == frames
 
 
-@on_loop
+@played
 async def test_batches_that_are_out_are_counted_however_they_end() -> None:
     async with peer() as here:
         policy = here.link.poll_policy = PollPolicy(300, 2)

@@ -25,7 +25,8 @@ from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, PARTIAL_HEAD, SLOT, FrameKind, frame
 from edge_serve.workers.wire.layout import TensorLayout, padded
-from tests.workers.harness import Recorder, config, on_loop, request, values
+from tests.stories import played
+from tests.workers.harness import Recorder, config, request, values
 
 
 class Peer:
@@ -95,7 +96,7 @@ def output(size: int) -> Reply:
     return Reply([InferTensor("OUTPUT0", DataType.INT32, (1, size // 4), bytes(size))])
 
 
-@on_loop
+@played
 async def test_two_replies_at_once() -> None:
     async with peer() as made:
         made.channel.execute(1, [request()])
@@ -105,7 +106,7 @@ async def test_two_replies_at_once() -> None:
         assert [(await made.listener.reply()).batch_id for _ in range(2)] == [2, 1]
 
 
-@on_loop
+@played
 async def test_large_inputs_are_moved_into_the_arena_and_the_request_is_left_alone() -> None:
     async with peer() as made:
         sent = large(100_000)
@@ -121,7 +122,7 @@ async def test_large_inputs_are_moved_into_the_arena_and_the_request_is_left_alo
         assert made.budget.used == 0
 
 
-@on_loop
+@played
 async def test_a_request_without_room_is_refused_alone() -> None:
     async with peer(budget=4096) as made:
         made.channel.execute(1, [request(), large(100_000), request([5] * 16)])
@@ -139,7 +140,7 @@ async def test_a_request_without_room_is_refused_alone() -> None:
         assert isinstance((await made.listener.reply()).replies[0].error, Unavailable)
 
 
-@on_loop
+@played
 async def test_a_batch_in_place_is_refused_whole_because_a_row_is_a_sequence() -> None:
     async with peer({**config(), "sequence_batching": {"direct": {}}}, budget=4096) as made:
         made.channel.execute(1, [large(100_000), request()])
@@ -148,7 +149,7 @@ async def test_a_batch_in_place_is_refused_whole_because_a_row_is_a_sequence() -
         assert list(reply.unsent) == [0, 1]
 
 
-@on_loop
+@played
 async def test_null_rows_take_no_tensor_memory() -> None:
     async with peer(config(25_000), budget=409_600) as made:  # for the inputs and the outputs of one row
         zeros = [zero_tensor(name, DataType.INT32, (1, 25_000)) for name in ("INPUT0", "INPUT1")]
@@ -164,7 +165,7 @@ async def test_null_rows_take_no_tensor_memory() -> None:
         assert len(values((await made.listener.reply()).replies[3])) == 16
 
 
-@on_loop
+@played
 async def test_a_request_that_cannot_be_encoded_is_answered() -> None:
     async with peer() as made:
         wrong = request()
@@ -175,7 +176,7 @@ async def test_a_request_that_cannot_be_encoded_is_answered() -> None:
         assert [type(reply.error) for reply in replies] == [Internal, Internal]
 
 
-@on_loop
+@played
 async def test_fixed_outputs_get_a_slot_with_the_batch() -> None:
     async with peer(config(dims=20_000)) as made:
         made.channel.execute(1, [request(), request()])
@@ -188,7 +189,7 @@ async def test_fixed_outputs_get_a_slot_with_the_batch() -> None:
         reply.lease.release()
 
 
-@on_loop
+@played
 async def test_a_slot_that_was_not_needed_is_free_again() -> None:
     async with peer(config(dims=20_000)) as made:
         made.channel.execute(1, [request()])
@@ -197,7 +198,7 @@ async def test_a_slot_that_was_not_needed_is_free_again() -> None:
         assert made.budget.used == 0
 
 
-@on_loop
+@played
 async def test_room_is_asked_for_and_expected_afterwards() -> None:
     """The first demand says that outputs are large, and the second how large those of a row are."""
     rows, row_bytes = 8, padded(100_000)
@@ -228,7 +229,7 @@ async def test_room_is_asked_for_and_expected_afterwards() -> None:
 
 
 @pytest.mark.parametrize("unused", [True, False])
-@on_loop
+@played
 async def test_outputs_that_grow_need_no_room_beside_the_room_that_was_expected(unused: bool) -> None:
     async with peer(config(dims=-1), budget=200_000) as made:
         made.link.learn(90_000, 1)
@@ -253,7 +254,7 @@ async def test_outputs_that_grow_need_no_room_beside_the_room_that_was_expected(
         assert (await made.receive()).slot_capacity >= 150_000
 
 
-@on_loop
+@played
 async def test_room_is_refused_with_the_reason() -> None:
     async with peer(config(dims=-1), budget=4096) as made:
         made.channel.execute(1, [request()])
@@ -267,7 +268,7 @@ async def test_room_is_refused_with_the_reason() -> None:
         await made.listener.reply()
 
 
-@on_loop
+@played
 async def test_batch_keeps_the_slot_that_it_asked_for_when_the_one_before_it_is_answered() -> None:
     async with peer(config(dims=-1)) as made:
         made.channel.execute(1, [request()])
@@ -292,7 +293,7 @@ def _slot(control: bytes) -> tuple[int, int, int, int]:
     return number, token, offset, capacity
 
 
-@on_loop
+@played
 async def test_reply_that_names_the_slot_of_another_batch_is_reported() -> None:
     async with peer(config(dims=-1)) as made:
         made.channel.execute(1, [request()])
@@ -306,7 +307,7 @@ async def test_reply_that_names_the_slot_of_another_batch_is_reported() -> None:
         assert "broke the protocol" in await made.until_broken()
 
 
-@on_loop
+@played
 async def test_time_limit_of_a_batch_starts_when_the_one_before_it_is_answered() -> None:
     async with peer() as made:
         made.link.timeout = 60.0
@@ -322,7 +323,7 @@ async def test_time_limit_of_a_batch_starts_when_the_one_before_it_is_answered()
         assert made.channel.running() == 2, "its time without progress counts from now"
 
 
-@on_loop
+@played
 async def test_time_limit_of_a_batch_does_not_run_while_one_of_its_streams_is_paused() -> None:
     async with peer(config(decoupled=True)) as made:
         made.link.timeout = 0.05
@@ -338,7 +339,7 @@ async def test_time_limit_of_a_batch_does_not_run_while_one_of_its_streams_is_pa
         assert not made.channel.paused
 
 
-@on_loop
+@played
 async def test_frames_that_no_worker_sends_are_reported() -> None:
     for wrong in (
         b"\xff" * 16,
@@ -359,7 +360,7 @@ async def test_frames_that_no_worker_sends_are_reported() -> None:
             assert made.listener.idle()
 
 
-@on_loop
+@played
 async def test_a_broken_response_does_not_keep_the_slot_that_it_asked_for() -> None:
     async with peer(config(decoupled=True)) as made:
         made.channel.execute(1, [request()])
@@ -369,7 +370,7 @@ async def test_a_broken_response_does_not_keep_the_slot_that_it_asked_for() -> N
         assert made.budget.used > 0  # the worker may still write there
 
 
-@on_loop
+@played
 async def test_the_end_of_the_channel_is_reported() -> None:
     async with peer() as made:
         made.theirs.close()
@@ -377,7 +378,7 @@ async def test_the_end_of_the_channel_is_reported() -> None:
         made.channel.execute(1, [request()])
 
 
-@on_loop
+@played
 async def test_partial_replies_of_a_decoupled_model() -> None:
     async with peer(config(decoupled=True)) as made:
         made.channel.execute(1, [request()])
@@ -391,7 +392,7 @@ async def test_partial_replies_of_a_decoupled_model() -> None:
         await made.listener.reply()
 
 
-@on_loop
+@played
 async def test_a_refused_batch_of_a_worker_that_dies_meanwhile_is_not_answered_twice() -> None:
     async with peer() as made:
         made.channel.execute(1, [])
@@ -401,7 +402,7 @@ async def test_a_refused_batch_of_a_worker_that_dies_meanwhile_is_not_answered_t
         assert made.listener.idle()
 
 
-@on_loop
+@played
 async def test_the_last_replies_of_a_dead_worker_say_that_its_instance_is_not_idle() -> None:
     async with peer() as made:
         made.channel.execute(1, [request()])
@@ -412,7 +413,7 @@ async def test_the_last_replies_of_a_dead_worker_say_that_its_instance_is_not_id
         assert (await made.listener.reply()).last
 
 
-@on_loop
+@played
 async def test_times_that_cannot_be_are_put_in_order() -> None:
     async with peer() as made:
         made.channel.execute(1, [request()])

@@ -12,7 +12,7 @@ import pytest
 
 from edge_serve.workers.front.frame_socket import GRACE, FrameSocket
 from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, VERSION, frame
-from tests.workers.harness import on_loop
+from tests.stories import played
 
 FRAMES = [frame(2, 7, b"one", 1), frame(5, 8), frame(27, 9, b"three" * 100, 2)]
 KNOWN = [(2, 1, 7, b"one"), (5, 0, 8, b""), (27, 2, 9, b"three" * 100)]
@@ -55,7 +55,7 @@ async def scene_of_socket() -> AsyncIterator[Scene]:
 
 
 @pytest.mark.parametrize("size", [1, 3, HEADER_SIZE, HEADER_SIZE + 1, 1000])
-@on_loop
+@played
 async def test_frames_are_found_in_pieces_of_any_size(size: int) -> None:
     async with scene_of_socket() as scene:
         data = b"".join(FRAMES)
@@ -75,7 +75,7 @@ async def test_frames_are_found_in_pieces_of_any_size(size: int) -> None:
         (frame(1), "a message from it cannot be handled: RuntimeError: no such batch"),
     ],
 )
-@on_loop
+@played
 async def test_a_bad_frame_breaks_the_channel(data: bytes, reason: str) -> None:
     async with scene_of_socket() as scene:
         scene.theirs.sendall(data)
@@ -85,7 +85,7 @@ async def test_a_bad_frame_breaks_the_channel(data: bytes, reason: str) -> None:
         assert grace == 0
 
 
-@on_loop
+@played
 async def test_the_end_of_a_channel_gives_the_worker_time_to_end() -> None:
     async with scene_of_socket() as scene:
         scene.theirs.close()
@@ -94,7 +94,7 @@ async def test_the_end_of_a_channel_gives_the_worker_time_to_end() -> None:
 
 
 @pytest.mark.parametrize("end", ["hang_up", "drain", "close"])
-@on_loop
+@played
 async def test_nothing_is_reported_once_the_end_is_known(end: str) -> None:
     async with scene_of_socket() as scene:
         scene.theirs.sendall(FRAMES[0])
@@ -105,7 +105,7 @@ async def test_nothing_is_reported_once_the_end_is_known(end: str) -> None:
         assert scene.frames == (KNOWN[:1] if end != "close" else [])
 
 
-@on_loop
+@played
 async def test_a_full_socket_queues_and_keeps_the_order() -> None:
     async with scene_of_socket() as scene:
         sent = [frame(2, number, bytes(100_000)) for number in range(20)]
@@ -118,7 +118,7 @@ async def test_a_full_socket_queues_and_keeps_the_order() -> None:
         assert received == whole
 
 
-@on_loop
+@played
 async def test_a_descriptor_that_is_closed_breaks_the_channel() -> None:
     async with scene_of_socket() as scene:
         with tempfile.TemporaryFile() as file:
@@ -129,7 +129,7 @@ async def test_a_descriptor_that_is_closed_breaks_the_channel() -> None:
         assert grace == 0
 
 
-@on_loop
+@played
 async def test_a_closed_socket_takes_frames_and_discards_them() -> None:
     async with scene_of_socket() as scene:
         scene.socket.close()

@@ -20,7 +20,8 @@ from edge_serve.workers.front.process import Process
 from edge_serve.workers.front.workers import Hooks
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import CANCELLATION, HEADER, LONGEST, VERSION, FrameKind, frame
-from tests.workers.harness import Served, config, on_loop, request, run, serving, values
+from tests.stories import played
+from tests.workers.harness import Served, config, request, run, serving, values
 from tests.workers.hostile import run_hostile_processes
 
 
@@ -43,7 +44,7 @@ def descriptors_of(path: Path) -> int:
     return found
 
 
-@on_loop
+@played
 async def test_a_descriptor_that_waits_to_be_sent_is_a_duplicate(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         process, (pid,) = process_of(served), served.model.pids()
@@ -58,7 +59,7 @@ async def test_a_descriptor_that_waits_to_be_sent_is_a_duplicate(tmp_path: Path)
         assert served.model.pids() == [pid]
 
 
-@on_loop
+@played
 async def test_descriptors_that_were_never_sent_are_closed(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         process, (pid,) = process_of(served), served.model.pids()
@@ -129,7 +130,7 @@ def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
         gc.enable()
 
 
-@on_loop
+@played
 async def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=-1)) as served:
         process, (pid,), other = process_of(served), served.model.pids(), Arena("other", Budget(1 << 24))

@@ -8,7 +8,7 @@ import pytest
 
 from edge_serve.workers.front import restart
 from edge_serve.workers.front.restart import RestartPolicy, await_gpus
-from tests.workers.harness import on_loop
+from tests.stories import played
 
 SECOND = 1_000_000_000
 
@@ -87,7 +87,7 @@ def test_a_gpu_that_is_there_is_no_news() -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["the driver hangs", "the GPU stays lost"])
-@on_loop
+@played
 async def test_an_end_of_the_worker_waits_for_no_driver(hangs: bool) -> None:
     async def ask() -> str:
         if hangs:

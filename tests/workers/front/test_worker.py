@@ -24,8 +24,9 @@ from edge_serve.workers.front.process import ProcessLimits
 from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.wire.frames import FrameKind
+from tests.stories import played
 from tests.workers.front.fake_process import FakeModel, Scene, fake_processes
-from tests.workers.harness import Recorder, config, on_loop, run, serving, spec, survives
+from tests.workers.harness import Recorder, config, run, serving, spec, survives
 from tests.workers.hostile import Said, run_hostile_processes
 
 
@@ -68,7 +69,7 @@ def test_a_worker_comes_back_once_the_machine_can_fork_again(
     assert len([line for line in caplog.messages if "cannot start" in line]) == 1
 
 
-@on_loop
+@played
 async def test_a_model_may_call_others_before_the_answer_to_its_load_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +87,7 @@ async def test_a_model_may_call_others_before_the_answer_to_its_load_is_read(
         assert callers[0] is not None
 
 
-@on_loop
+@played
 async def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(
     tmp_path: Path, no_forks: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +104,7 @@ async def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(
 @pytest.mark.parametrize(
     "answer", [(FrameKind.FAILED, b"[]"), (FrameKind.FAILED, b"\xff"), (FrameKind.CLOSED, b"{}"), b"\xff" * 16], ids=str
 )
-@on_loop
+@played
 async def test_a_worker_that_answers_nonsense_when_it_is_opened_again_is_killed_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
 ) -> None:
@@ -117,7 +118,7 @@ async def test_a_worker_that_answers_nonsense_when_it_is_opened_again_is_killed_
 
 
 @pytest.mark.parametrize("answer", [(FrameKind.FAILED, b"[]"), (FrameKind.OPENED, b"{}"), b"\xff" * 16], ids=str)
-@on_loop
+@played
 async def test_a_worker_that_answers_nonsense_when_it_is_closed_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
 ) -> None:
@@ -126,7 +127,7 @@ async def test_a_worker_that_answers_nonsense_when_it_is_closed_is_closed(
         pass
 
 
-@on_loop
+@played
 async def test_a_removed_instance_that_does_not_close_ends_its_worker_which_is_restarted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -181,7 +182,7 @@ def test_an_instance_may_be_removed_while_its_restarted_worker_opens_it(
     assert "does not open" not in caplog.text
 
 
-@on_loop
+@played
 async def test_a_model_that_hangs_when_it_is_opened_again_keeps_no_other_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_processes(monkeypatch, ProcessLimits(slow_load=0.01)) as scene:
         models = [await scene.open(name) for name in ("a", "b", "c")]
@@ -240,7 +241,7 @@ def test_a_model_whose_load_passes_its_limit_after_a_restart_costs_the_others_no
     assert len([line for line in caplog.messages if text in line]) == 1
 
 
-@on_loop
+@played
 async def test_a_model_whose_load_passes_its_limit_after_a_restart_gets_another_process_once_no_other_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -255,7 +256,7 @@ async def test_a_model_whose_load_passes_its_limit_after_a_restart_gets_another_
         await hung.listener.back()
 
 
-@on_loop
+@played
 async def test_models_are_opened_again_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_processes(monkeypatch) as scene:
         first, second = await scene.open("first"), await scene.open("second")
@@ -270,7 +271,7 @@ async def test_models_are_opened_again_one_after_the_other(monkeypatch: pytest.M
             await one.listener.back()
 
 
-@on_loop
+@played
 async def test_instances_that_were_added_share_a_model_after_a_restart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,7 +377,7 @@ def test_every_model_loses_its_batches_although_a_step_of_that_fails(
     assert "asked to fail" in caplog.text
 
 
-@on_loop
+@played
 async def test_an_instance_that_is_removed_while_its_worker_is_away_is_not_opened_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

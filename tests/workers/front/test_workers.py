@@ -14,10 +14,11 @@ from edge_serve.errors import NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.workers.front.workers import Hooks
-from tests.workers.harness import config, on_loop, request, run, serving, values
+from tests.stories import played
+from tests.workers.harness import config, request, run, serving, values
 
 
-@on_loop
+@played
 async def test_every_type_makes_the_round_trip(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=-1)) as served:
         for datatype in DataType:
@@ -35,7 +36,7 @@ async def test_every_type_makes_the_round_trip(tmp_path: Path) -> None:
                     reply.lease.release()
 
 
-@on_loop
+@played
 async def test_a_body_in_the_arena_is_not_copied_into_the_message(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=100_000)) as served:
         slot = served.arena.allocate(400_000)
@@ -49,7 +50,7 @@ async def test_a_body_in_the_arena_is_not_copied_into_the_message(tmp_path: Path
         reply.lease.release()
 
 
-@on_loop
+@played
 async def test_instances_work_beside_each_other(tmp_path: Path) -> None:
     async with serving(tmp_path, instances=3) as served:
         started = time.monotonic()
@@ -64,7 +65,7 @@ async def test_instances_work_beside_each_other(tmp_path: Path) -> None:
         assert len(set(served.model.pids())) == 1
 
 
-@on_loop
+@played
 async def test_an_instance_may_have_its_next_batch_before_it_has_finished_one(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=-1)) as served:
         for number in range(3):  # outputs for which each asks for room
@@ -77,7 +78,7 @@ async def test_an_instance_may_have_its_next_batch_before_it_has_finished_one(tm
             reply.lease.release()
 
 
-@on_loop
+@played
 async def test_errors_of_models_are_replies(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         first, second = (await served.ask(request(do="error", text="gone"), request())).replies
@@ -91,7 +92,7 @@ async def test_errors_of_models_are_replies(tmp_path: Path) -> None:
         assert served.model.restarts == 0
 
 
-@on_loop
+@played
 async def test_large_outputs_without_memory_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=-1), budget=1 << 20) as served:
         large, small = (await served.ask(request(do="grow", times=100_000), request())).replies
@@ -100,7 +101,7 @@ async def test_large_outputs_without_memory_are_refused(tmp_path: Path) -> None:
         assert values(small) == list(range(16))
 
 
-@on_loop
+@played
 async def test_expired_requests_are_not_executed(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         late = request(deadline_ns=time.monotonic_ns() - 1, do="exit")
@@ -111,7 +112,7 @@ async def test_expired_requests_are_not_executed(tmp_path: Path) -> None:
         assert values(answered) == list(range(16))
 
 
-@on_loop
+@played
 async def test_a_running_request_sees_that_its_client_disconnected(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         for wanted in (True, False):
@@ -123,7 +124,7 @@ async def test_a_running_request_sees_that_its_client_disconnected(tmp_path: Pat
         served.model.cancel(0, 99, 0)
 
 
-@on_loop
+@played
 async def test_decoupled_models_answer_many_times(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=-1, decoupled=True)) as served:
         batch = served.send(request(range(20_000), do="partials", times=3))
@@ -136,7 +137,7 @@ async def test_decoupled_models_answer_many_times(tmp_path: Path) -> None:
         assert (await served.listener.reply()).replies[0].outputs == []
 
 
-@on_loop
+@played
 async def test_large_inputs_of_a_decoupled_model_for_which_there_is_no_memory_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=-1, decoupled=True), budget=16 << 12) as served:
         served.send(request(range(20_000), do="partials", times=1), request([1], do="partials", times=1))
@@ -175,7 +176,7 @@ def test_a_model_that_prints_without_end_does_not_wait(tmp_path: Path, caplog: p
     assert any("lines dropped" in record.getMessage() for record in caplog.records)
 
 
-@on_loop
+@played
 async def test_metrics_and_calls_reach_the_front_end(tmp_path: Path) -> None:
     updates: list[dict[str, object]] = []
     hooks = Hooks(metric=lambda update, worker: updates.append(update))

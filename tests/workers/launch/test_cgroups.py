@@ -9,7 +9,8 @@ import pytest
 
 from edge_serve.workers.child.process import OOM_STEP
 from edge_serve.workers.launch.cgroups import FRONT, ControlGroup, Groups, find_groups, parse_bytes
-from tests.workers.harness import on_loop, serving
+from tests.stories import played
+from tests.workers.harness import serving
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_the_verdict(tmp_path: Path, events: str, limit: int, expected: str) -> 
     assert bool(found) is bool(expected)
 
 
-@on_loop
+@played
 async def test_a_worker_that_dies_for_want_of_memory_is_named_as_such(tmp_path: Path) -> None:
     async with serving(tmp_path) as first:
         first.workers.control_groups = Groups(tmp_path)
@@ -147,7 +148,7 @@ async def test_a_worker_that_dies_for_want_of_memory_is_named_as_such(tmp_path: 
         await first.listener.back()
 
 
-@on_loop
+@played
 async def test_a_worker_is_chosen_before_the_front_end_when_memory_runs_out(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         ours = int(Path("/proc/self/oom_score_adj").read_text())

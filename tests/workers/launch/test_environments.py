@@ -30,7 +30,8 @@ from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.interpreter import environment_cache
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.server.bad_entries import silent_file_systems
-from tests.workers.harness import Recorder, on_loop, run
+from tests.stories import played
+from tests.workers.harness import Recorder, run
 from tests.workers.venvs import make_environment, pack
 
 MODEL = """
@@ -104,7 +105,7 @@ async def ask(served: tuple[OpenedModel, Recorder]) -> list[str]:
     return bytes(text).decode().split("|")
 
 
-@on_loop
+@played
 async def test_two_models_whose_requirements_clash_are_served_together(tmp_path: Path) -> None:
     """clash 1 and clash 2 cannot be installed into one environment: each model has its own."""
     make_environment(tmp_path / "old", clash="1.0")
@@ -118,7 +119,7 @@ async def test_two_models_whose_requirements_clash_are_served_together(tmp_path:
     assert workers.workers() == 0
 
 
-@on_loop
+@played
 async def test_an_environment_with_another_edge_serve_gets_the_servers(tmp_path: Path) -> None:
     make_environment(
         tmp_path / "env", clash="1.0", edge_serve="0", triton_python_backend_utils="0", c_python_backend_utils="0"
@@ -130,7 +131,7 @@ async def test_an_environment_with_another_edge_serve_gets_the_servers(tmp_path:
 
 @pytest.mark.parametrize("has_environment", [False, True], ids=["the server's Python", "its own Python"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@on_loop
+@played
 async def test_a_model_has_a_pool_of_processes(tmp_path: Path, method: str, has_environment: bool) -> None:
     environment = make_environment(tmp_path / "env") if has_environment else None
     asked = model(tmp_path / "m", str(environment or ""))
@@ -141,7 +142,7 @@ async def test_a_model_has_a_pool_of_processes(tmp_path: Path, method: str, has_
         assert has_worker == "False"  # the worker's main module is not imported again in each process
 
 
-@on_loop
+@played
 async def test_an_environment_sees_nothing_of_the_servers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere/clash").mkdir(parents=True)
     (tmp_path / "elsewhere/clash/__init__.py").write_text("__version__ = 'the server has it'")
@@ -153,7 +154,7 @@ async def test_an_environment_sees_nothing_of_the_servers_own(tmp_path: Path, mo
 
 
 @pytest.mark.slow
-@on_loop
+@played
 async def test_an_archive_is_unpacked_once_and_kept_while_it_is_used(tmp_path: Path) -> None:
     archive = pack(make_environment(tmp_path / "env", clash="4.0"), tmp_path / "env.tar.gz")
     cache = tmp_path / "cache"
@@ -172,7 +173,7 @@ async def test_an_archive_is_unpacked_once_and_kept_while_it_is_used(tmp_path: P
 
 
 @pytest.mark.parametrize("has_environment", [True, False])
-@on_loop
+@played
 async def test_a_pack_is_locked_until_its_worker_has_ended(tmp_path: Path, has_environment: bool) -> None:
     environment = make_environment(tmp_path / "own/venv") if has_environment else None
     directory = environment.parent if environment is not None else tmp_path
@@ -185,7 +186,7 @@ async def test_a_pack_is_locked_until_its_worker_has_ended(tmp_path: Path, has_e
         pass
 
 
-@on_loop
+@played
 async def test_a_pack_that_is_being_deleted_starts_no_worker(tmp_path: Path) -> None:
     environment = make_environment(tmp_path / "own/venv")
     spec = ModelSpec(
@@ -227,7 +228,7 @@ def test_a_share_that_does_not_answer_fails_its_model_and_does_not_hold_the_loop
         run(body())
 
 
-@on_loop
+@played
 async def test_a_lock_that_comes_too_late_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_environments, "LOOK_UP_SECONDS", 0.1)
     resumed = threading.Event()
@@ -250,7 +251,7 @@ async def test_a_lock_that_comes_too_late_is_released(tmp_path: Path, monkeypatc
     pytest.fail("the pack is still locked")
 
 
-@on_loop
+@played
 async def test_a_worker_that_died_comes_back_with_its_environment(tmp_path: Path) -> None:
     make_environment(tmp_path / "env", clash="6.0")
     workers = Workers(environments=Environments(tmp_path / "cache"))
@@ -324,7 +325,7 @@ def text_file(path: Path) -> str:
         (with_python(WITHOUT_LIBRARIES), "does not run (status 127): libfoo.so not found"),
     ],
 )
-@on_loop
+@played
 async def test_each_failure_is_one_clear_error(tmp_path: Path, make: Callable[[Path], str], text: str) -> None:
     environment = make(tmp_path / "env")
     workers = Workers(environments=Environments(tmp_path / "cache"))
@@ -341,7 +342,7 @@ async def test_each_failure_is_one_clear_error(tmp_path: Path, make: Callable[[P
     assert workers.workers() == 0
 
 
-@on_loop
+@played
 async def test_a_missing_package_is_reported_at_load(tmp_path: Path) -> None:
     make_environment(tmp_path / "env")
     workers = Workers(environments=Environments(tmp_path / "cache"))
@@ -351,7 +352,7 @@ async def test_a_missing_package_is_reported_at_load(tmp_path: Path) -> None:
     assert workers.workers() == 0
 
 
-@on_loop
+@played
 async def test_an_environment_that_lost_a_package_is_checked_again(tmp_path: Path) -> None:
     root = make_environment(tmp_path / "env")
     spec = model(tmp_path / "m", str(root))

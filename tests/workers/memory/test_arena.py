@@ -21,7 +21,7 @@ from edge_serve.workers.memory import arena as arena_module
 from edge_serve.workers.memory.arena import Arena, Budget, Slot, trim_idle
 from edge_serve.workers.memory.extents import Extents
 from edge_serve.workers.memory.pages import PAGE, punch
-from tests.workers.harness import on_loop
+from tests.stories import played
 
 MIB = 1 << 20
 
@@ -120,7 +120,7 @@ def test_a_slot_that_skips_its_first_bytes_gives_back_all_pages(arena: Arena, bu
     assert arena.allocate(PAGE).offset == PAGE
 
 
-@on_loop
+@played
 async def test_out_of_budget_says_how_much_there_is(arena: Arena, budget: Budget) -> None:
     held = arena.allocate(budget.limit - PAGE)
     with pytest.raises(Unavailable, match=f"{budget.limit - PAGE} of {budget.limit} bytes are in use"):
@@ -133,7 +133,7 @@ async def test_out_of_budget_says_how_much_there_is(arena: Arena, budget: Budget
     arena.allocate(budget.limit).release()
 
 
-@on_loop
+@played
 async def test_arenas_share_one_budget(arena: Arena, budget: Budget) -> None:
     other = Arena("n", budget, 64 * MIB)
     held = other.allocate(60 * MIB)
@@ -174,7 +174,7 @@ def test_memory_comes_before_the_first_write(arena: Arena) -> None:
     assert os.fstat(arena.fd).st_blocks * 512 == 3 * PAGE
 
 
-@on_loop
+@played
 async def test_a_large_slot_is_ready_later_and_a_warm_one_at_once(arena: Arena) -> None:
     slot = arena.allocate(16 * MIB)
     assert not slot.is_ready
@@ -203,7 +203,7 @@ def test_a_large_slot_without_memory_says_so_later(
 
 
 @pytest.mark.parametrize("size", [PAGE, 16 * MIB])
-@on_loop
+@played
 async def test_pages_whose_memory_was_refused_are_reserved_again_and_returned(
     arena: Arena, budget: Budget, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
@@ -253,7 +253,7 @@ def test_a_slot_reserves_from_its_first_page_without_memory_on(
     assert reserved == [(first * PAGE, (4 - first) * PAGE)]
 
 
-@on_loop
+@played
 async def test_pages_that_the_kernel_did_not_take_are_reserved_again_and_returned_later(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +276,7 @@ async def test_pages_that_the_kernel_did_not_take_are_reserved_again_and_returne
     slot.release()
 
 
-@on_loop
+@played
 async def test_a_machine_without_threads_still_has_slots_and_gets_its_memory_back(
     arena: Arena, budget: Budget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +326,7 @@ def test_a_closed_arena_returns_its_memory_once_acquired_pieces_are_released(are
     assert (budget.used, arena._file) == (0, -1)
 
 
-@on_loop
+@played
 async def test_a_slot_that_is_released_while_it_is_populated_is_free_after_that(arena: Arena, budget: Budget) -> None:
     called: list[bool] = []
     slot = arena.allocate(16 * MIB)
@@ -339,7 +339,7 @@ async def test_a_slot_that_is_released_while_it_is_populated_is_free_after_that(
     assert not called
 
 
-@on_loop
+@played
 async def test_trim_returns_what_was_idle_for_two_periods(arena: Arena) -> None:
     slot = arena.allocate(MIB)
     kept = arena.allocate(PAGE)
@@ -355,7 +355,7 @@ async def test_trim_returns_what_was_idle_for_two_periods(arena: Arena) -> None:
     assert kept.view is not None
 
 
-@on_loop
+@played
 async def test_trim_leaves_what_was_used_in_between(arena: Arena) -> None:
     arena.allocate(MIB).release()
     arena.age()
@@ -365,7 +365,7 @@ async def test_trim_leaves_what_was_used_in_between(arena: Arena) -> None:
     assert memory_of(arena) == MIB
 
 
-@on_loop
+@played
 async def test_pages_that_a_thread_returns_are_not_assigned_until_it_is_done(arena: Arena, budget: Budget) -> None:
     slot = arena.allocate(16 * MIB)
     await ready(slot)
@@ -393,7 +393,7 @@ def test_an_arena_without_memory_costs_nearly_none() -> None:
         arena.close()
 
 
-@on_loop
+@played
 async def test_memory_of_any_size_is_returned_within_two_seconds() -> None:
     budget = Budget(1 << 30)
     arenas = [Arena(f"m{i}", budget) for i in range(2)]

@@ -21,7 +21,8 @@ from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.regions import SharedMemoryRegions
 from edge_serve.workers.wire.frames import FrameKind, parse_header
 from edge_serve.workers.wire.layout import OFFSET_BITS, TENSOR
-from tests.workers.harness import config, on_loop, request, run, serving, values
+from tests.stories import played
+from tests.workers.harness import config, request, run, serving, values
 
 COUNT = 100_000
 
@@ -39,7 +40,7 @@ def mapped(pid: int, name: str) -> list[str]:
     return [line.split()[1] for line in lines if f"edge-serve:{name}" in line]
 
 
-@on_loop
+@played
 async def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=COUNT)) as served:
         other = Arena("other", Budget(1 << 24))
@@ -90,7 +91,7 @@ def test_a_worker_that_has_no_descriptor_left_for_an_arena_ends_and_comes_back(
     run(work())
 
 
-@on_loop
+@played
 async def test_a_worker_that_was_started_again_is_lent_the_arena_again(tmp_path: Path) -> None:
     async with serving(tmp_path, config(dims=COUNT)) as served:
         other = Arena("other", Budget(1 << 24))

@@ -12,7 +12,7 @@ from edge_serve.workers.memory import arena as arena_module
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.memory.pages import PAGE
 from edge_serve.workers.memory.pinned import PinnedPool
-from tests.workers.harness import on_loop
+from tests.stories import played
 from tests.workers.memory.test_arena import memory_of, ready
 
 MIB = 1 << 20
@@ -56,7 +56,7 @@ async def trimmed(arena: Arena) -> int:
     return await arena.trim()
 
 
-@on_loop
+@played
 async def test_trim_leaves_the_pinned_pages_until_they_are_released(arena: Arena, budget: Budget) -> None:
     await used_once(arena, 4 * MIB)
     assert await kept(arena, MIB) == MIB
@@ -68,7 +68,7 @@ async def test_trim_leaves_the_pinned_pages_until_they_are_released(arena: Arena
     assert memory_of(arena) == 0 == budget.pinned.used
 
 
-@on_loop
+@played
 async def test_pinned_pages_have_memory_and_slots_use_it(arena: Arena) -> None:
     assert await kept(arena, MIB) == MIB
     assert memory_of(arena) == MIB
@@ -77,7 +77,7 @@ async def test_pinned_pages_have_memory_and_slots_use_it(arena: Arena) -> None:
     slot.release()
 
 
-@on_loop
+@played
 async def test_pages_are_kept_only_when_no_thread_returns_them_any_more(arena: Arena) -> None:
     await used_once(arena, MIB)
     for _ in range(2):
@@ -93,7 +93,7 @@ async def test_pages_are_kept_only_when_no_thread_returns_them_any_more(arena: A
     assert answers == [MIB]
 
 
-@on_loop
+@played
 async def test_pool_refuses_more_than_its_limit(arena: Arena, budget: Budget) -> None:
     await kept(arena, 6 * MIB)
     with pytest.raises(Unavailable, match=r"6291456 of 8388608 bytes .* raise --pinned-memory-pool-byte-size"):
@@ -101,7 +101,7 @@ async def test_pool_refuses_more_than_its_limit(arena: Arena, budget: Budget) ->
     assert arena.pinned.count * PAGE == budget.pinned.used == 6 * MIB
 
 
-@on_loop
+@played
 async def test_pages_that_two_workers_have_count_once_and_stay_for_the_last(arena: Arena, budget: Budget) -> None:
     await kept(arena, 2 * MIB, "a")
     await kept(arena, MIB, "b")
@@ -112,7 +112,7 @@ async def test_pages_that_two_workers_have_count_once_and_stay_for_the_last(aren
     assert budget.pinned.used == 0
 
 
-@on_loop
+@played
 async def test_pages_without_memory_are_not_kept(arena: Arena, budget: Budget, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(fd: int, offset: int, size: int) -> None:
         raise OSError(28, "No space left on device")

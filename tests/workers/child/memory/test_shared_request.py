@@ -20,7 +20,8 @@ from edge_serve.workers.front.frames.batch import insert_stored
 from edge_serve.workers.front.process import exit_reason
 from edge_serve.workers.memory.regions import SharedMemoryRegions
 from edge_serve.workers.wire.frames import FrameError
-from tests.workers.harness import config, on_loop, request, serving, survives, values
+from tests.stories import played
+from tests.workers.harness import config, request, serving, survives, values
 
 COUNT = 100_000
 NBYTES = 4 * COUNT
@@ -81,7 +82,7 @@ def refusal(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize("count", [4, COUNT])
-@on_loop
+@played
 async def test_tensors_are_read_and_written_in_the_clients_memory(tmp_path: Path, client: Client, count: int) -> None:
     async with serving(tmp_path, config(dims=-1)) as served:
         for first in (0, 7):
@@ -103,7 +104,7 @@ async def test_tensors_are_read_and_written_in_the_clients_memory(tmp_path: Path
         assert mappings(os.getpid(), client.path) == []
 
 
-@on_loop
+@played
 async def test_other_tensors_of_the_request_travel_as_ever(tmp_path: Path, client: Client) -> None:
     async with serving(tmp_path, config(dims=COUNT)) as served:
         row = np.arange(COUNT, dtype="<i4").reshape(1, -1)
@@ -123,7 +124,7 @@ async def test_other_tensors_of_the_request_travel_as_ever(tmp_path: Path, clien
         answer.lease.release()
 
 
-@on_loop
+@played
 async def test_the_error_of_an_output_that_does_not_fit_has_the_clients_name(tmp_path: Path, client: Client) -> None:
     async with serving(tmp_path, config(dims=-1)) as served:
         answer = await served.ask(client.request(4, 15), client.request(4, 16, OUT + 16))
@@ -139,7 +140,7 @@ async def test_the_error_of_an_output_that_does_not_fit_has_the_clients_name(tmp
         assert enough.error is None
 
 
-@on_loop
+@played
 async def test_a_file_that_became_smaller_fails_its_requests_only(tmp_path: Path, client: Client) -> None:
     async with serving(tmp_path, config(dims=-1)) as served:
         await served.ask(client.request())
@@ -155,7 +156,7 @@ async def test_a_file_that_became_smaller_fails_its_requests_only(tmp_path: Path
         assert served.model.pids() == [pid]
 
 
-@on_loop
+@played
 async def test_a_file_that_shrinks_while_it_is_read_ends_the_worker_and_nothing_else(
     tmp_path: Path, client: Client
 ) -> None:
@@ -193,7 +194,7 @@ BAD_STRINGS = [
 ]  # fmt: skip
 
 
-@on_loop
+@played
 async def test_strings_are_checked_in_the_worker(tmp_path: Path, client: Client) -> None:
     async with serving(tmp_path, config(dims=-1, datatype="TYPE_STRING")) as served:
         client.put(STRINGS)
@@ -211,7 +212,7 @@ async def test_strings_are_checked_in_the_worker(tmp_path: Path, client: Client)
             assert client.path.read_bytes()[OUT : OUT + len(STRINGS)] == STRINGS
 
 
-@on_loop
+@played
 async def test_a_row_of_a_sequence_that_cannot_be_read_keeps_its_place(tmp_path: Path, client: Client) -> None:
     async with serving(tmp_path, config(dims=-1)) as served:
         rows = [client.request(COUNT, out=None), request(range(COUNT))]
@@ -225,7 +226,7 @@ async def test_a_row_of_a_sequence_that_cannot_be_read_keeps_its_place(tmp_path:
         answer.lease.release()
 
 
-@on_loop
+@played
 async def test_each_response_of_a_decoupled_model_is_written(tmp_path: Path, client: Client) -> None:
     async with serving(tmp_path, config(dims=-1, decoupled=True)) as served:
         served.send(client.request(do="partials", times=2))
@@ -238,7 +239,7 @@ async def test_each_response_of_a_decoupled_model_is_written(tmp_path: Path, cli
         await served.listener.reply()
 
 
-@on_loop
+@played
 async def test_a_worker_that_was_started_again_gets_the_region_again(tmp_path: Path, client: Client) -> None:
     async with serving(tmp_path, config(dims=-1)) as served:
         for _ in range(2):
