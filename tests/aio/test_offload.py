@@ -12,6 +12,7 @@ import time
 import pytest
 
 from edge_serve.aio.offload import Threads, offload
+from tests.stories import played
 
 
 def test_the_result_comes_back_and_so_does_the_exception() -> None:
@@ -25,16 +26,14 @@ def test_the_result_comes_back_and_so_does_the_exception() -> None:
     assert asyncio.run(story()) == 7
 
 
-def test_the_loop_runs_meanwhile() -> None:
-    async def story() -> None:
-        go_on = threading.Event()
-        waiting = asyncio.ensure_future(offload(go_on.wait))
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        go_on.set()
-        assert await waiting
-
-    asyncio.run(story())
+@played
+async def test_the_loop_runs_meanwhile() -> None:
+    go_on = threading.Event()
+    waiting = asyncio.ensure_future(offload(go_on.wait))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    go_on.set()
+    assert await waiting
 
 
 def test_a_caller_that_is_cancelled_does_not_wait_for_its_function() -> None:

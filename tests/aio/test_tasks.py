@@ -9,21 +9,20 @@ import logging
 import pytest
 
 from edge_serve.aio.tasks import notify, start_task
+from tests.stories import played
 
 
-def test_a_task_lives_although_its_caller_keeps_no_reference() -> None:
-    async def story() -> None:
-        done = asyncio.Event()
+@played
+async def test_a_task_lives_although_its_caller_keeps_no_reference() -> None:
+    done = asyncio.Event()
 
-        async def work() -> None:
-            await asyncio.sleep(0.02)
-            done.set()
+    async def work() -> None:
+        await asyncio.sleep(0.02)
+        done.set()
 
-        start_task(work(), "work")
-        gc.collect()
-        await asyncio.wait_for(done.wait(), 10)
-
-    asyncio.run(story())
+    start_task(work(), "work")
+    gc.collect()
+    await asyncio.wait_for(done.wait(), 10)
 
 
 def test_a_task_that_fails_is_logged_and_a_cancelled_one_is_not(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,53 +7,50 @@ import time
 from contextlib import AsyncExitStack
 
 from edge_serve.models.control.load_slots import LoadSlots
+from tests.stories import played
 
 
-def test_a_late_load_gives_its_slot_away_once() -> None:
-    async def story() -> None:
-        slots = LoadSlots(1)
-        begun: list[str] = []
-        ends = {name: asyncio.Event() for name in ("late", "second", "third")}
+@played
+async def test_a_late_load_gives_its_slot_away_once() -> None:
+    slots = LoadSlots(1)
+    begun: list[str] = []
+    ends = {name: asyncio.Event() for name in ("late", "second", "third")}
 
-        async def load(name: str) -> None:
-            async with slots.take():
-                begun.append(name)
-                await ends[name].wait()
+    async def load(name: str) -> None:
+        async with slots.take():
+            begun.append(name)
+            await ends[name].wait()
 
-        async def begin() -> None:
-            for _ in range(5):
-                await asyncio.sleep(0)
+    async def begin() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
 
-        tasks = [asyncio.create_task(load(name)) for name in ends]
-        await begin()
-        assert begun == ["late"]
-        slots.release_late(time.monotonic() - 60)
-        await begin()
-        assert begun == ["late"], "it has just begun"
-        slots.release_late(time.monotonic() + 60)
-        await begin()
-        assert begun == ["late", "second"]
-        ends["late"].set()
-        await begin()
-        assert begun == ["late", "second"], "its end must not free a slot again"
-        ends["second"].set()
-        await begin()
-        assert begun == ["late", "second", "third"]
-        ends["third"].set()
-        await asyncio.gather(*tasks)
-        assert not slots.is_full()
-
-    asyncio.run(story())
+    tasks = [asyncio.create_task(load(name)) for name in ends]
+    await begin()
+    assert begun == ["late"]
+    slots.release_late(time.monotonic() - 60)
+    await begin()
+    assert begun == ["late"], "it has just begun"
+    slots.release_late(time.monotonic() + 60)
+    await begin()
+    assert begun == ["late", "second"]
+    ends["late"].set()
+    await begin()
+    assert begun == ["late", "second"], "its end must not free a slot again"
+    ends["second"].set()
+    await begin()
+    assert begun == ["late", "second", "third"]
+    ends["third"].set()
+    await asyncio.gather(*tasks)
+    assert not slots.is_full()
 
 
-def test_a_new_size_counts_from_the_next_load() -> None:
-    async def story() -> None:
-        slots = LoadSlots(4)
-        async with AsyncExitStack() as held:
-            await held.enter_async_context(slots.take())
-            slots.resize(1)
-            await held.enter_async_context(slots.take())
-            assert slots.is_full()
-        assert not slots.is_full()
-
-    asyncio.run(story())
+@played
+async def test_a_new_size_counts_from_the_next_load() -> None:
+    slots = LoadSlots(4)
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(slots.take())
+        slots.resize(1)
+        await held.enter_async_context(slots.take())
+        assert slots.is_full()
+    assert not slots.is_full()

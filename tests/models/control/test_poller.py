@@ -15,6 +15,7 @@ from edge_serve.models.control.poller import Changes, Poller, Watch, came_at_onc
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.repository.repository import Repository, Snapshot, snapshot
+from tests.stories import played
 
 SETTLE = 10.0
 
@@ -230,58 +231,52 @@ def poller(registry: FakeRegistry, *roots: Path, interval: float | None = 0.01, 
     return Poller(registry.repository, cast(Registry, registry), interval)
 
 
-def test_changes_are_followed_while_it_runs(tmp_path: Path) -> None:
-    async def story() -> None:
-        model(tmp_path, "a", 1)
-        registry = FakeRegistry()
-        subject = poller(registry, tmp_path)
-        await subject.scan_first()
-        running = asyncio.create_task(subject.run())
+@played
+async def test_changes_are_followed_while_it_runs(tmp_path: Path) -> None:
+    model(tmp_path, "a", 1)
+    registry = FakeRegistry()
+    subject = poller(registry, tmp_path)
+    await subject.scan_first()
+    running = asyncio.create_task(subject.run())
 
-        model(tmp_path, "b", 1)
-        assert await registry.next() == ("load", "b")
-        shutil.rmtree(tmp_path / "b")
-        while registry.calls[-1] != ("unload", "b"):
-            await registry.next()
-        running.cancel()
-
-    asyncio.run(story())
-
-
-def test_safe_mode_leaves_a_model_out_that_has_only_become_readable(tmp_path: Path) -> None:
-    async def story() -> None:
-        registry = FakeRegistry()
-        registry.load_history.left_out["a"] = "it killed the service"
-        subject = poller(registry, tmp_path)
-        await subject.scan_first()
-        running = asyncio.create_task(subject.run())
-
-        model(tmp_path, "a", 1)  # as when its file system is mounted late
-        assert await registry.next() == ("load", "a")
-        assert registry.load_history.wanted(["a"]) == []
-        model(tmp_path, "a", 2)
+    model(tmp_path, "b", 1)
+    assert await registry.next() == ("load", "b")
+    shutil.rmtree(tmp_path / "b")
+    while registry.calls[-1] != ("unload", "b"):
         await registry.next()
-        assert registry.load_history.wanted(["a"]) == ["a"]
-        running.cancel()
-
-    asyncio.run(story())
+    running.cancel()
 
 
-def test_safe_mode_forgets_a_model_that_is_removed(tmp_path: Path) -> None:
-    async def story() -> None:
-        model(tmp_path, "a", 1)
-        registry = FakeRegistry()
-        registry.load_history.left_out["a"] = "it killed the service"
-        subject = poller(registry, tmp_path)
-        await subject.scan_first()
-        running = asyncio.create_task(subject.run())
+@played
+async def test_safe_mode_leaves_a_model_out_that_has_only_become_readable(tmp_path: Path) -> None:
+    registry = FakeRegistry()
+    registry.load_history.left_out["a"] = "it killed the service"
+    subject = poller(registry, tmp_path)
+    await subject.scan_first()
+    running = asyncio.create_task(subject.run())
 
-        shutil.rmtree(tmp_path / "a")
-        await registry.next()
-        assert registry.load_history.left_out == {}
-        running.cancel()
+    model(tmp_path, "a", 1)  # as when its file system is mounted late
+    assert await registry.next() == ("load", "a")
+    assert registry.load_history.wanted(["a"]) == []
+    model(tmp_path, "a", 2)
+    await registry.next()
+    assert registry.load_history.wanted(["a"]) == ["a"]
+    running.cancel()
 
-    asyncio.run(story())
+
+@played
+async def test_safe_mode_forgets_a_model_that_is_removed(tmp_path: Path) -> None:
+    model(tmp_path, "a", 1)
+    registry = FakeRegistry()
+    registry.load_history.left_out["a"] = "it killed the service"
+    subject = poller(registry, tmp_path)
+    await subject.scan_first()
+    running = asyncio.create_task(subject.run())
+
+    shutil.rmtree(tmp_path / "a")
+    await registry.next()
+    assert registry.load_history.left_out == {}
+    running.cancel()
 
 
 def test_a_scan_that_fails_unexpectedly_is_not_the_last(
@@ -310,46 +305,42 @@ def test_a_scan_that_fails_unexpectedly_is_not_the_last(
     assert "can't start new thread" in caplog.text
 
 
-def test_a_model_that_was_never_loaded_is_not_unloaded(tmp_path: Path) -> None:
-    async def story() -> None:
-        model(tmp_path, "stranger", 1)
-        registry = FakeRegistry()
-        subject = poller(registry, tmp_path)
-        await subject.scan_first()
-        running = asyncio.create_task(subject.run())
+@played
+async def test_a_model_that_was_never_loaded_is_not_unloaded(tmp_path: Path) -> None:
+    model(tmp_path, "stranger", 1)
+    registry = FakeRegistry()
+    subject = poller(registry, tmp_path)
+    await subject.scan_first()
+    running = asyncio.create_task(subject.run())
 
-        shutil.rmtree(tmp_path / "stranger")
-        model(tmp_path, "b", 1)
-        await registry.next()
-        running.cancel()
+    shutil.rmtree(tmp_path / "stranger")
+    model(tmp_path, "b", 1)
+    await registry.next()
+    running.cancel()
 
-        assert registry.calls == [("load", "b")]
-
-    asyncio.run(story())
+    assert registry.calls == [("load", "b")]
 
 
-def test_a_repository_that_vanishes_for_a_while_unloads_nothing(
+@played
+async def test_a_repository_that_vanishes_for_a_while_unloads_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        root = tmp_path / "models"
-        model(root, "a", 1)
-        registry = FakeRegistry()
-        subject = poller(registry, root)
-        await subject.scan_first()
-        running = asyncio.create_task(subject.run())
+    root = tmp_path / "models"
+    model(root, "a", 1)
+    registry = FakeRegistry()
+    subject = poller(registry, root)
+    await subject.scan_first()
+    running = asyncio.create_task(subject.run())
 
-        root.rename(tmp_path / "away")
-        while "cannot be followed" not in caplog.text:
-            await asyncio.sleep(0.005)
-        (tmp_path / "away").rename(root)
-        model(root, "b", 1)
-        assert await registry.next() == ("load", "b")
-        running.cancel()
-        assert registry.calls == [("load", "b")]
-        assert caplog.text.count("cannot be followed") == 1
-
-    asyncio.run(story())
+    root.rename(tmp_path / "away")
+    while "cannot be followed" not in caplog.text:
+        await asyncio.sleep(0.005)
+    (tmp_path / "away").rename(root)
+    model(root, "b", 1)
+    assert await registry.next() == ("load", "b")
+    running.cancel()
+    assert registry.calls == [("load", "b")]
+    assert caplog.text.count("cannot be followed") == 1
 
 
 def test_polling_continues_after_a_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -416,86 +407,77 @@ def test_without_an_interval_it_looks_until_the_repository_can_be_read(
     asyncio.run(story())
 
 
-def test_a_model_that_is_being_unloaded_delays_no_other(tmp_path: Path) -> None:
+@played
+async def test_a_model_that_is_being_unloaded_delays_no_other(tmp_path: Path) -> None:
     """Not even if its files are back; it is loaded after its last answer."""
+    model(tmp_path, "a", 1)
+    registry = FakeRegistry()
+    registry.drained.clear()
+    subject = poller(registry, tmp_path)
+    await subject.scan_first()
+    running = asyncio.create_task(subject.run())
 
-    async def story() -> None:
-        model(tmp_path, "a", 1)
-        registry = FakeRegistry()
-        registry.drained.clear()
-        subject = poller(registry, tmp_path)
-        await subject.scan_first()
-        running = asyncio.create_task(subject.run())
-
-        shutil.rmtree(tmp_path / "a")
-        assert await registry.next() == ("unload", "a")
-        model(tmp_path, "a", 1)
-        model(tmp_path, "b", 1)
-        assert await registry.next() == ("load", "b")
-        (told,) = await subject.reload(["a"])
-        assert told.reason == "it is being unloaded, and loads again once its last request is answered"
-        registry.drained.set()
-        assert await registry.next() == ("load", "a")
-        running.cancel()
-
-    asyncio.run(story())
+    shutil.rmtree(tmp_path / "a")
+    assert await registry.next() == ("unload", "a")
+    model(tmp_path, "a", 1)
+    model(tmp_path, "b", 1)
+    assert await registry.next() == ("load", "b")
+    (told,) = await subject.reload(["a"])
+    assert told.reason == "it is being unloaded, and loads again once its last request is answered"
+    registry.drained.set()
+    assert await registry.next() == ("load", "a")
+    running.cancel()
 
 
-def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path) -> None:
+@played
+async def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path) -> None:
     """Its own load is stopped once its files change or are gone."""
+    registry = FakeRegistry()
+    registry.loaded.clear()
+    subject = poller(registry, tmp_path)
+    settled = asyncio.Event()
+    subject.on_settled = settled.set
+    await subject.scan_first()
+    running = asyncio.create_task(subject.run())
 
-    async def story() -> None:
-        registry = FakeRegistry()
-        registry.loaded.clear()
-        subject = poller(registry, tmp_path)
-        settled = asyncio.Event()
-        subject.on_settled = settled.set
-        await subject.scan_first()
-        running = asyncio.create_task(subject.run())
-
-        hanging = model(tmp_path, "a", 1)
-        assert await registry.next() == ("load", "a")
-        model(tmp_path, "b", 1)
-        assert await registry.next() == ("load", "b")
-        subject.request_scan()
-        (hanging / "1/model.py").write_text("version = 1.1\n")
-        assert await registry.next() == ("load", "a")
-        shutil.rmtree(hanging)
-        assert await registry.next() == ("unload", "a")
-        changed, gone = "its files have changed meanwhile", "it is gone from the repository"
-        assert registry.stopped == [("a", changed), ("b", changed), ("a", changed), ("a", gone)]
-        assert not settled.is_set(), "the changes that were asked for are not loaded"
-        registry.loaded.set()
-        await asyncio.wait_for(settled.wait(), 10)
-        running.cancel()
-
-    asyncio.run(story())
+    hanging = model(tmp_path, "a", 1)
+    assert await registry.next() == ("load", "a")
+    model(tmp_path, "b", 1)
+    assert await registry.next() == ("load", "b")
+    subject.request_scan()
+    (hanging / "1/model.py").write_text("version = 1.1\n")
+    assert await registry.next() == ("load", "a")
+    shutil.rmtree(hanging)
+    assert await registry.next() == ("unload", "a")
+    changed, gone = "its files have changed meanwhile", "it is gone from the repository"
+    assert registry.stopped == [("a", changed), ("b", changed), ("a", changed), ("a", gone)]
+    assert not settled.is_set(), "the changes that were asked for are not loaded"
+    registry.loaded.set()
+    await asyncio.wait_for(settled.wait(), 10)
+    running.cancel()
 
 
-def test_an_ensemble_that_cannot_follow_its_steps_is_tried_once_in_each_scan(tmp_path: Path) -> None:
+@played
+async def test_an_ensemble_that_cannot_follow_its_steps_is_tried_once_in_each_scan(tmp_path: Path) -> None:
     """Not while it loads, and not again because its load has ended."""
+    registry = FakeRegistry()
+    registry.rebound = ["e"]
+    registry.loaded.clear()
+    subject = poller(registry, tmp_path, interval=None)
+    settled = asyncio.Event()
+    subject.on_settled = settled.set
+    await subject.scan_first()
+    running = asyncio.create_task(subject.run())
 
-    async def story() -> None:
-        registry = FakeRegistry()
-        registry.rebound = ["e"]
-        registry.loaded.clear()
-        subject = poller(registry, tmp_path, interval=None)
-        settled = asyncio.Event()
-        subject.on_settled = settled.set
-        await subject.scan_first()
-        running = asyncio.create_task(subject.run())
-
-        subject.request_scan()
-        assert await registry.next() == ("load", "e")
-        subject.request_scan()
-        await asyncio.sleep(0.05)
-        registry.loaded.set()
-        await asyncio.wait_for(settled.wait(), 10)
-        await asyncio.sleep(0.05)
-        running.cancel()
-        assert registry.calls == [("load", "e")]
-
-    asyncio.run(story())
+    subject.request_scan()
+    assert await registry.next() == ("load", "e")
+    subject.request_scan()
+    await asyncio.sleep(0.05)
+    registry.loaded.set()
+    await asyncio.wait_for(settled.wait(), 10)
+    await asyncio.sleep(0.05)
+    running.cancel()
+    assert registry.calls == [("load", "e")]
 
 
 @pytest.mark.parametrize("way", ["poll", "request", "reload"])
@@ -537,34 +519,30 @@ def test_a_model_that_its_load_could_not_read_is_loaded_when_it_can(
     asyncio.run(story())
 
 
-def test_a_reload_of_an_unreadable_model_says_why(tmp_path: Path) -> None:
-    async def story() -> None:
-        root = tmp_path / "models"
-        root.mkdir()
-        (root / "a").symlink_to(model(tmp_path / "releases", "r1", 1))
-        registry = FakeRegistry()
-        subject = poller(registry, root, interval=None)
-        await subject.scan_first()
-        (tmp_path / "releases/r1").rename(tmp_path / "releases/r2")
-        (told,) = await subject.reload(["a"])
-        assert (told.versions, told.changed) == (("1",), False)
-        assert "r1', which does not exist" in told.reason
-        assert registry.calls == []
-
-    asyncio.run(story())
+@played
+async def test_a_reload_of_an_unreadable_model_says_why(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    root.mkdir()
+    (root / "a").symlink_to(model(tmp_path / "releases", "r1", 1))
+    registry = FakeRegistry()
+    subject = poller(registry, root, interval=None)
+    await subject.scan_first()
+    (tmp_path / "releases/r1").rename(tmp_path / "releases/r2")
+    (told,) = await subject.reload(["a"])
+    assert (told.versions, told.changed) == (("1",), False)
+    assert "r1', which does not exist" in told.reason
+    assert registry.calls == []
 
 
-def test_a_reload_names_a_model_of_a_namespace(tmp_path: Path) -> None:
-    async def story() -> None:
-        first, second = tmp_path / "first", tmp_path / "second"
-        for root in (first, second):
-            model(root, "a", 1)
-        registry = FakeRegistry()
-        subject = poller(registry, first, second, interval=None, namespaced=True)
-        await subject.scan_first()
-        model(second, "a", 2)
-        found = await subject.reload(["a"])
-        assert [(one.name, one.changed) for one in found] == [(f"{first}::a", False), (f"{second}::a", True)]
-        assert registry.calls == [("load", f"{first}::a", f"{second}::a")]
-
-    asyncio.run(story())
+@played
+async def test_a_reload_names_a_model_of_a_namespace(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for root in (first, second):
+        model(root, "a", 1)
+    registry = FakeRegistry()
+    subject = poller(registry, first, second, interval=None, namespaced=True)
+    await subject.scan_first()
+    model(second, "a", 2)
+    found = await subject.reload(["a"])
+    assert [(one.name, one.changed) for one in found] == [(f"{first}::a", False), (f"{second}::a", True)]
+    assert registry.calls == [("load", f"{first}::a", f"{second}::a")]

@@ -18,6 +18,7 @@ from edge_serve.models.load.device_memory import CONTEXT_BYTES, DeviceMemory
 from edge_serve.models.load.memory import Memory, Way
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.observe.metrics.gpu import GpuReading, ReadGpus
+from tests.stories import played
 
 MIB = 1 << 20
 CARD = Gpu(0, "card", "GPU-0", (8, 9), 1000 * MIB)
@@ -66,47 +67,41 @@ def test_model_that_does_not_fit_is_refused_with_both_values() -> None:
     assert asyncio.run(way(memory_of(board), 600, joins=True)) is Way.BESIDE, "without a context of its own"
 
 
-def test_need_is_learnt_at_the_last_load() -> None:
-    async def story() -> None:
-        board = Board()
-        memory = memory_of(board)
-        assert await load(memory, board, 700) == {"GPU-0": 700 * MIB}
-        board.used["GPU-0"] = 350
-        with pytest.raises(Unavailable, match=r"it needs 700 MiB \(measured when it was loaded before\), 650 MiB are"):
-            await way(memory, 1)
-
-    asyncio.run(story())
+@played
+async def test_need_is_learnt_at_the_last_load() -> None:
+    board = Board()
+    memory = memory_of(board)
+    assert await load(memory, board, 700) == {"GPU-0": 700 * MIB}
+    board.used["GPU-0"] = 350
+    with pytest.raises(Unavailable, match=r"it needs 700 MiB \(measured when it was loaded before\), 650 MiB are"):
+        await way(memory, 1)
 
 
-def test_serving_version_is_unloaded_first_if_both_do_not_fit() -> None:
-    async def story() -> None:
-        board = Board()
-        memory = memory_of(board)
-        await load(memory, board, 700)
-        assert await way(memory, 1, replaces=True) is Way.INSTEAD
-
-    asyncio.run(story())
+@played
+async def test_serving_version_is_unloaded_first_if_both_do_not_fit() -> None:
+    board = Board()
+    memory = memory_of(board)
+    await load(memory, board, 700)
+    assert await way(memory, 1, replaces=True) is Way.INSTEAD
 
 
-def test_load_waits_for_memory_that_is_promised_to_another() -> None:
-    async def story() -> None:
-        memory, second = memory_of(Board()), asyncio.Event()
+@played
+async def test_load_waits_for_memory_that_is_promised_to_another() -> None:
+    memory, second = memory_of(Board()), asyncio.Event()
 
-        async def later() -> None:
-            assert await way(memory, 500) is Way.BESIDE
-            second.set()
+    async def later() -> None:
+        assert await way(memory, 500) is Way.BESIDE
+        second.set()
 
-        async with memory.admit("first", [CARD], 500 * MIB, joins=False, replaces=False):
-            task = asyncio.create_task(later())
-            await asyncio.sleep(0.02)
-            assert not second.is_set()
-            assert await way(memory, 500, SECOND) is Way.BESIDE, "another GPU has room"
-            with pytest.raises(Unavailable, match="756 MiB are promised to loads under way"):
-                async with memory.admit("m", [CARD], 500 * MIB, joins=False, replaces=False, nested=True):
-                    pass
-        await task
-
-    asyncio.run(story())
+    async with memory.admit("first", [CARD], 500 * MIB, joins=False, replaces=False):
+        task = asyncio.create_task(later())
+        await asyncio.sleep(0.02)
+        assert not second.is_set()
+        assert await way(memory, 500, SECOND) is Way.BESIDE, "another GPU has room"
+        with pytest.raises(Unavailable, match="756 MiB are promised to loads under way"):
+            async with memory.admit("m", [CARD], 500 * MIB, joins=False, replaces=False, nested=True):
+                pass
+    await task
 
 
 def test_load_that_waits_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,16 +120,14 @@ def test_load_that_waits_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["model m waits for GPU memory that is promised to loads"]
 
 
-def test_memory_of_concurrent_loads_is_not_measured() -> None:
-    async def story() -> None:
-        board = Board()
-        memory = memory_of(board)
-        async with memory.measured("a", [CARD, SECOND]) as first:
-            board.used["GPU-1"] += 5
-            second = await load(memory, board, 100, "b")
-        assert (first, second) == ({"GPU-1": 5 * MIB}, {})
-
-    asyncio.run(story())
+@played
+async def test_memory_of_concurrent_loads_is_not_measured() -> None:
+    board = Board()
+    memory = memory_of(board)
+    async with memory.measured("a", [CARD, SECOND]) as first:
+        board.used["GPU-1"] += 5
+        second = await load(memory, board, 100, "b")
+    assert (first, second) == ({"GPU-1": 5 * MIB}, {})
 
 
 def test_integrated_gpu_counts_the_memory_of_the_machine(tmp_path: Path) -> None:

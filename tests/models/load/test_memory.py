@@ -10,6 +10,7 @@ import pytest
 from edge_serve.errors import Unavailable
 from edge_serve.models.load.memory import SHARING_BYTES, WORKER_BYTES, Memory, MemoryFigures, Way, decide
 from tests.devices.test_host_memory import machine
+from tests.stories import played
 
 MIB = 1 << 20
 
@@ -59,59 +60,51 @@ async def admitted(memory: Memory, name: str, log: list[str], until: asyncio.Eve
         await until.wait()
 
 
-def test_loads_wait_while_only_promises_are_in_the_way() -> None:
-    async def story() -> None:
-        memory, log, ends = Bounded(1), list[str](), [asyncio.Event() for _ in range(3)]
-        tasks = [asyncio.create_task(admitted(memory, str(i), log, end)) for i, end in enumerate(ends)]
-        for number in range(3):
-            await asyncio.sleep(0.01)
-            assert log == [str(i) for i in range(number + 1)]
-            ends[number].set()
-        await asyncio.gather(*tasks)
-        assert memory.promised == 0
-
-    asyncio.run(story())
-
-
-def test_a_load_that_waited_is_refused_when_the_others_took_what_they_were_promised() -> None:
-    async def story() -> None:
-        memory, end = Bounded(1), asyncio.Event()
-        tasks = [asyncio.create_task(admitted(memory, name, [], end)) for name in ("first", "second")]
+@played
+async def test_loads_wait_while_only_promises_are_in_the_way() -> None:
+    memory, log, ends = Bounded(1), list[str](), [asyncio.Event() for _ in range(3)]
+    tasks = [asyncio.create_task(admitted(memory, str(i), log, end)) for i, end in enumerate(ends)]
+    for number in range(3):
         await asyncio.sleep(0.01)
-        memory.available = WORKER_BYTES // 2
-        end.set()
-        await tasks[0]
-        with pytest.raises(Unavailable, match=r"'second' does not fit into memory: it needs 40 MiB .* 0 MiB are prom"):
-            await tasks[1]
-
-    asyncio.run(story())
+        assert log == [str(i) for i in range(number + 1)]
+        ends[number].set()
+    await asyncio.gather(*tasks)
+    assert memory.promised == 0
 
 
-def test_a_nested_load_is_refused_when_it_would_wait_for_the_load_that_waits_for_it() -> None:
-    async def story() -> None:
-        memory = Bounded(1)
-        async with memory.admit("outer", 0, 0, joins=False):
-            with pytest.raises(Unavailable, match=r"'inner' does not fit into memory: .*40 MiB are promised to loads"):
-                async with memory.admit("inner", 0, 0, joins=False, nested=True):
-                    pass
-            async with memory.admit("inner", 0, WORKER_BYTES, joins=False, nested=True) as way:
-                assert way is Way.INSTEAD
-            assert memory.promised == WORKER_BYTES
-
-    asyncio.run(asyncio.wait_for(story(), 5))
+@played
+async def test_a_load_that_waited_is_refused_when_the_others_took_what_they_were_promised() -> None:
+    memory, end = Bounded(1), asyncio.Event()
+    tasks = [asyncio.create_task(admitted(memory, name, [], end)) for name in ("first", "second")]
+    await asyncio.sleep(0.01)
+    memory.available = WORKER_BYTES // 2
+    end.set()
+    await tasks[0]
+    with pytest.raises(Unavailable, match=r"'second' does not fit into memory: it needs 40 MiB .* 0 MiB are prom"):
+        await tasks[1]
 
 
-def test_a_load_that_is_cancelled_while_it_waits_was_promised_nothing() -> None:
-    async def story() -> None:
-        memory, end = Bounded(1), asyncio.Event()
-        tasks = [asyncio.create_task(admitted(memory, name, [], end)) for name in ("first", "second")]
-        await asyncio.sleep(0.01)
-        tasks[1].cancel()
-        end.set()
-        await asyncio.wait(tasks)
-        assert (tasks[1].cancelled(), memory.promised) == (True, 0)
+@played
+async def test_a_nested_load_is_refused_when_it_would_wait_for_the_load_that_waits_for_it() -> None:
+    memory = Bounded(1)
+    async with memory.admit("outer", 0, 0, joins=False):
+        with pytest.raises(Unavailable, match=r"'inner' does not fit into memory: .*40 MiB are promised to loads"):
+            async with memory.admit("inner", 0, 0, joins=False, nested=True):
+                pass
+        async with memory.admit("inner", 0, WORKER_BYTES, joins=False, nested=True) as way:
+            assert way is Way.INSTEAD
+        assert memory.promised == WORKER_BYTES
 
-    asyncio.run(story())
+
+@played
+async def test_a_load_that_is_cancelled_while_it_waits_was_promised_nothing() -> None:
+    memory, end = Bounded(1), asyncio.Event()
+    tasks = [asyncio.create_task(admitted(memory, name, [], end)) for name in ("first", "second")]
+    await asyncio.sleep(0.01)
+    tasks[1].cancel()
+    end.set()
+    await asyncio.wait(tasks)
+    assert (tasks[1].cancelled(), memory.promised) == (True, 0)
 
 
 def figures(needed: int, available: int, promised: int = 0, reserve: int = 0, replaced: int = 0) -> MemoryFigures:

@@ -21,6 +21,7 @@ from edge_serve.models.run.statistics import new_statistics
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.workers.front.frames.batch import BatchReply
 from tests.leases import Slot
+from tests.stories import played
 
 
 class Model:
@@ -161,46 +162,41 @@ def test_a_stream_that_ended_and_one_whose_worker_died_need_no_word() -> None:
     play(story)
 
 
-def test_the_time_in_which_a_stream_is_held_does_not_count() -> None:
-    async def work() -> None:
-        scene = Scene(timeout=0.1)
-        scene.respond()
-        scene.return_from_execute()
-        scene.job.set_paused(True)
-        await asyncio.sleep(0.2)
-        assert not scene.responses[-1].final
+@played
+async def test_the_time_in_which_a_stream_is_held_does_not_count() -> None:
+    scene = Scene(timeout=0.1)
+    scene.respond()
+    scene.return_from_execute()
+    scene.job.set_paused(True)
+    await asyncio.sleep(0.2)
+    assert not scene.responses[-1].final
 
-        scene.job.set_paused(False)
-        while not scene.responses[-1].final:
-            await asyncio.sleep(0.01)
-        error = scene.responses[-1].error
-        assert error is not None
-        assert "execution_timeout_ms (100)" in error.message
-
-    asyncio.run(asyncio.wait_for(work(), 10))
+    scene.job.set_paused(False)
+    while not scene.responses[-1].final:
+        await asyncio.sleep(0.01)
+    error = scene.responses[-1].error
+    assert error is not None
+    assert "execution_timeout_ms (100)" in error.message
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_the_time_of_a_stream_goes_on_from_what_execute_left(paused: bool) -> None:
+@played
+async def test_the_time_of_a_stream_goes_on_from_what_execute_left(paused: bool) -> None:
     """Also if the batch waited longer than that before it was sent: for the rate limiter, or for memory."""
-
-    async def work() -> None:
-        scene = Scene(timeout=0.02)
-        if paused:
-            scene.job.set_paused(True)
+    scene = Scene(timeout=0.02)
+    if paused:
+        scene.job.set_paused(True)
+    await asyncio.sleep(0.05)
+    assert not scene.responses, "the channel limits the batch until it is answered"
+    scene.return_from_execute()
+    if paused:
         await asyncio.sleep(0.05)
-        assert not scene.responses, "the channel limits the batch until it is answered"
-        scene.return_from_execute()
-        if paused:
-            await asyncio.sleep(0.05)
-            assert not scene.responses
-            scene.job.set_paused(False)
-        while not scene.responses:
-            await asyncio.sleep(0.001)
-        assert scene.responses[0].final
-        assert scene.driver.in_flight() == 0
-
-    asyncio.run(asyncio.wait_for(work(), 10))
+        assert not scene.responses
+        scene.job.set_paused(False)
+    while not scene.responses:
+        await asyncio.sleep(0.001)
+    assert scene.responses[0].final
+    assert scene.driver.in_flight() == 0
 
 
 def test_an_ordinary_model_cannot_be_held() -> None:
@@ -211,59 +207,53 @@ def test_an_ordinary_model_cannot_be_held() -> None:
 
 
 @pytest.mark.parametrize("end", ["final", "lost"])
-def test_no_clock_runs_on_for_a_stream_that_has_ended(end: str) -> None:
-    async def story() -> None:
-        scene = Scene(timeout=1000.0)
-        driver = weakref.ref(scene.driver)
-        if end == "final":
-            scene.respond(final=True)
-            scene.return_from_execute()
-        else:
-            scene.driver.on_lost(0, Internal("died"))
-        scene.driver.fail_all(Internal("closed"))
-        del scene
-        gc.collect()
-        assert driver() is None
-
-    asyncio.run(story())
-
-
-def test_an_instance_that_retires_is_free_when_its_last_stream_has_ended() -> None:
-    async def story() -> None:
-        scene, free = Scene(), list[str]()
-        scene.driver.retire_instance(0, lambda: free.append("free"))
-        scene.return_from_execute()
-        await asyncio.sleep(0.01)
-        assert not free, "its sender still sends"
+@played
+async def test_no_clock_runs_on_for_a_stream_that_has_ended(end: str) -> None:
+    scene = Scene(timeout=1000.0)
+    driver = weakref.ref(scene.driver)
+    if end == "final":
         scene.respond(final=True)
-        await asyncio.sleep(0.01)
-        assert free == ["free"]
+        scene.return_from_execute()
+    else:
+        scene.driver.on_lost(0, Internal("died"))
+    scene.driver.fail_all(Internal("closed"))
+    del scene
+    gc.collect()
+    assert driver() is None
 
-    asyncio.run(story())
+
+@played
+async def test_an_instance_that_retires_is_free_when_its_last_stream_has_ended() -> None:
+    scene, free = Scene(), list[str]()
+    scene.driver.retire_instance(0, lambda: free.append("free"))
+    scene.return_from_execute()
+    await asyncio.sleep(0.01)
+    assert not free, "its sender still sends"
+    scene.respond(final=True)
+    await asyncio.sleep(0.01)
+    assert free == ["free"]
 
 
 @pytest.mark.parametrize("end", ["final", "error", "lost", "overrun"])
-def test_the_memory_of_inputs_is_released_once_with_the_last_response(end: str) -> None:
-    async def story() -> None:
-        scene, inputs = Scene(0.01 if end == "overrun" else 0.0), Slot()
-        assert isinstance(scene.driver, DecoupledDriver)
-        assert scene.driver.on_placed(0, scene.batch, 0, inputs)
-        scene.respond()
-        if end == "error":
-            scene.driver.on_reply(0, BatchReply(scene.batch, 10, 20, 30, 40, [Reply(error=Internal("no"))]))
+@played
+async def test_the_memory_of_inputs_is_released_once_with_the_last_response(end: str) -> None:
+    scene, inputs = Scene(0.01 if end == "overrun" else 0.0), Slot()
+    assert isinstance(scene.driver, DecoupledDriver)
+    assert scene.driver.on_placed(0, scene.batch, 0, inputs)
+    scene.respond()
+    if end == "error":
+        scene.driver.on_reply(0, BatchReply(scene.batch, 10, 20, 30, 40, [Reply(error=Internal("no"))]))
+    else:
+        scene.return_from_execute()
+        assert inputs.released == 0
+        if end == "final":
+            scene.respond(final=True)
+        elif end == "lost":
+            scene.driver.on_lost(0, Internal("it died"))
         else:
-            scene.return_from_execute()
-            assert inputs.released == 0
-            if end == "final":
-                scene.respond(final=True)
-            elif end == "lost":
-                scene.driver.on_lost(0, Internal("it died"))
-            else:
-                await asyncio.sleep(0.05)
-        assert (inputs.released, scene.body.released) == (1, 1)
-        assert not scene.driver.on_placed(0, scene.batch, 0, inputs)  # the stream has ended
-
-    asyncio.run(story())
+            await asyncio.sleep(0.05)
+    assert (inputs.released, scene.body.released) == (1, 1)
+    assert not scene.driver.on_placed(0, scene.batch, 0, inputs)  # the stream has ended
 
 
 @pytest.mark.parametrize("end", ["reply", "error", "lost"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from edge_serve.observe.status import collect
 from edge_serve.observe.status.collect import FRESH_NS, Collector, StatusSources, with_draining
 from edge_serve.observe.status.probe import Readings
 from edge_serve.service import ServiceOptions
+from tests.stories import played
 
 
 class FakeClock:
@@ -135,27 +135,19 @@ class Scene:
         return document
 
 
-def run(story: Callable[[Scene], Any]) -> None:
-    async def main() -> None:
-        await story(Scene())
+@played
+async def test_a_document_contains_the_state_of_each_component() -> None:
+    scene = Scene()
+    document = await scene.read()
 
-    asyncio.run(main())
-
-
-def test_a_document_contains_the_state_of_each_component() -> None:
-    async def story(scene: Scene) -> None:
-        document = await scene.read()
-
-        assert document["server"]["name"] == "cart"
-        assert document["server"]["safe_mode"] == "det crashed"
-        assert document["server"]["state"] == "safe mode"
-        assert document["server"]["doors"] == {"HTTP": ["here"]}
-        assert document["models"][0]["name"] == "m"
-        assert (document["totals"]["requests"], document["totals"]["client_errors"]) == (2, 4)
-        assert document["tensor_memory"] == {"used_bytes": 5, "limit_bytes": 100}
-        assert scene.probe.looks[0][1] == 77
-
-    run(story)
+    assert document["server"]["name"] == "cart"
+    assert document["server"]["safe_mode"] == "det crashed"
+    assert document["server"]["state"] == "safe mode"
+    assert document["server"]["doors"] == {"HTTP": ["here"]}
+    assert document["models"][0]["name"] == "m"
+    assert (document["totals"]["requests"], document["totals"]["client_errors"]) == (2, 4)
+    assert document["tensor_memory"] == {"used_bytes": 5, "limit_bytes": 100}
+    assert scene.probe.looks[0][1] == 77
 
 
 def test_requests_of_a_replaced_load_are_counted_with_its_successor() -> None:
@@ -173,82 +165,77 @@ def test_requests_of_a_replaced_load_are_counted_with_its_successor() -> None:
     ]
 
 
-def test_readers_within_a_moment_share_one_reading() -> None:
-    async def story(scene: Scene) -> None:
-        first = await asyncio.gather(scene.read(), scene.read())
-        scene.clock.now += FRESH_NS - 1
-        second = await scene.read()
-        assert len(scene.probe.looks) == 1
-        assert [document["device"]["cores"] for document in (*first, second)] == [1, 1, 1]
+@played
+async def test_readers_within_a_moment_share_one_reading() -> None:
+    scene = Scene()
+    first = await asyncio.gather(scene.read(), scene.read())
+    scene.clock.now += FRESH_NS - 1
+    second = await scene.read()
+    assert len(scene.probe.looks) == 1
+    assert [document["device"]["cores"] for document in (*first, second)] == [1, 1, 1]
 
-        scene.clock.now += 1
-        assert (await scene.read())["device"]["cores"] == 2
-
-    run(story)
+    scene.clock.now += 1
+    assert (await scene.read())["device"]["cores"] == 2
 
 
-def test_a_look_that_hangs_delays_no_request(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@played
+async def test_a_look_that_hangs_delays_no_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(collect, "PATIENCE_SECONDS", 0.05)
+    scene = Scene()
+    scene.probe.go.clear()
+    documents = await asyncio.gather(scene.read(), scene.read())
+    assert [document["device"]["cores"] for document in documents] == [0, 0]
+    assert (await scene.read())["device"]["cores"] == 0
+    assert len(scene.probe.looks) == 1
 
-    async def story(scene: Scene) -> None:
-        scene.probe.go.clear()
-        documents = await asyncio.gather(scene.read(), scene.read())
-        assert [document["device"]["cores"] for document in documents] == [0, 0]
-        assert (await scene.read())["device"]["cores"] == 0
-        assert len(scene.probe.looks) == 1
-
-        scene.probe.go.set()
-        while (await scene.read())["device"]["cores"] == 0:
-            await asyncio.sleep(0.01)
-
-    run(story)
+    scene.probe.go.set()
+    while (await scene.read())["device"]["cores"] == 0:
+        await asyncio.sleep(0.01)
     assert "takes longer than 0.05 s" in caplog.text
 
 
-def test_a_look_that_fails_hides_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(scene: Scene) -> None:
-        scene.probe.error = OSError("no /proc")
-        document = await scene.read()
+@played
+async def test_a_look_that_fails_hides_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.probe.error = OSError("no /proc")
+    document = await scene.read()
 
-        assert document["server"]["name"] == "cart"
-        assert document["device"]["cores"] == 0
-
-    run(story)
+    assert document["server"]["name"] == "cart"
+    assert document["device"]["cores"] == 0
     assert "the figures of the machine could not be read" in caplog.text
 
 
-def test_each_reader_is_refused_when_the_document_fails(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(scene: Scene) -> None:
-        scene.error = ValueError("a bug")
-        for found in await asyncio.gather(scene.ask(), scene.ask()):
-            assert isinstance(found, Internal)
-        assert "the status document could not be collected" in caplog.text
-        scene.error = None
-        assert (await scene.read())["server"]["name"] == "cart"
+@played
+async def test_each_reader_is_refused_when_the_document_fails(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.error = ValueError("a bug")
+    for found in await asyncio.gather(scene.ask(), scene.ask()):
+        assert isinstance(found, Internal)
+    assert "the status document could not be collected" in caplog.text
+    scene.error = None
+    assert (await scene.read())["server"]["name"] == "cart"
 
-    run(story)
 
-
-def test_after_a_look_without_a_thread_the_next_reader_looks_again(
+@played
+async def test_after_a_look_without_a_thread_the_next_reader_looks_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def story(scene: Scene) -> None:
-        monkeypatch.setattr("edge_serve.aio.offload._threads", Threads("test", 1))
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", fail)
-            assert (await scene.read())["device"]["cores"] == 0
-        assert (await scene.read())["device"]["cores"] == 1
-
-    run(story)
+    scene = Scene()
+    monkeypatch.setattr("edge_serve.aio.offload._threads", Threads("test", 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        assert (await scene.read())["device"]["cores"] == 0
+    assert (await scene.read())["device"]["cores"] == 1
     assert caplog.messages == ["the figures of the machine could not be read"]
 
 
-def test_the_loop_does_not_read_the_repository_again() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.read()
-        assert scene.registry.found == [{}]
-
-    run(story)
+@played
+async def test_the_loop_does_not_read_the_repository_again() -> None:
+    scene = Scene()
+    await scene.read()
+    assert scene.registry.found == [{}]
