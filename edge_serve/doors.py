@@ -135,7 +135,7 @@ class Doors:
         self._grpc = await open_grpc(self._service, self._config, self._clock, held, guards.access, guards.sharing)
         grpc, tracing = self._grpc, self._service.tracing
         tracing.subscribe(lambda on: grpc.trace(tracing if on else None))
-        self.addresses["gRPC"] = [listener.name for listener in held] or [self._grpc.address]
+        self.addresses["gRPC"] = [listener.name for listener in held] or self._grpc.addresses
         if held:
             self._closed.append((self._grpc, held))
 

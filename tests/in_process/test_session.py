@@ -6,11 +6,13 @@ import asyncio
 import collections
 import gc
 import os
+import socket
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from edge_serve.errors import (
 from edge_serve.in_process import responses
 from edge_serve.in_process.session import Options
 from edge_serve.messages.tensors import Array
+from edge_serve.transport.door import listeners
 from tests.processes import started_here
 from tests.server.running import PATIENCE, python_model
 
@@ -334,6 +337,18 @@ def test_the_doors_open_on_request(tmp_path: Path) -> None:
         with urllib.request.urlopen(f"http://{server.addresses['HTTP'][0]}/v2/models/add_sub/ready") as answer:
             assert answer.status == 200
         assert [entry.name for entry in server.models() if entry.state == "READY"] == ["add_sub"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_door_names_each_address_of_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(host: str, port: int) -> list[Any]:
+        return [one for address in ("127.0.0.1", "127.0.0.2") for one in getaddrinfo(address, port)]
+
+    getaddrinfo = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
+    monkeypatch.setattr(listeners, "_resolve", resolve)
+    with Server(tmp_path, allow_http=True, http_port=0, allow_grpc=True, grpc_port=0) as server:
+        for door in ("HTTP", "gRPC"):
+            assert [address.split(":")[0] for address in server.addresses[door]] == ["127.0.0.1", "127.0.0.2"]
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -109,7 +109,7 @@ class RawScene:
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def connect(self, *, greet: bool = True, limit: int = 1 << 16) -> Raw:
-        host, _, port = self.server.address.rpartition(":")
+        host, _, port = self.server.addresses[0].rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=limit)
         self.writers.append(writer)
         raw = Raw(reader, writer)

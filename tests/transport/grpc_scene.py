@@ -65,7 +65,7 @@ async def door(
     server = GrpcServer(service or GrpcFakeService(), more.pop("clock", None) or FixedClock(), settings, **more)
     await server.start(listen_tcp("127.0.0.1", 0))
     try:
-        async with grpc.aio.insecure_channel(server.address) as channel:
+        async with grpc.aio.insecure_channel(server.addresses[0]) as channel:
             yield server, Caller(channel)
     finally:
         await server.drain(1.0)

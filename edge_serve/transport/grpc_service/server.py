@@ -87,9 +87,9 @@ class GrpcServer(Door[GrpcConnection]):
         self._shared = GrpcDoorState(self._loop, clock, limits, keepalive, most, self._sharing, self.gone)
 
     @property
-    def address(self) -> str:
+    def addresses(self) -> list[str]:
         """The addresses of its listeners, for people."""
-        return ", ".join(listener.name for listener in self._acceptor.listeners)
+        return [listener.name for listener in self._acceptor.listeners]
 
     def sweep(self) -> None:
         """Check the timeouts of every connection, notify watchers of health, and look for new certificates."""
@@ -164,5 +164,5 @@ async def open_grpc(
         sharing=sharing,
     )
     await door.start(listeners)
-    log.info("gRPC on %s", ", ".join(listener.name for listener in held) or door.address)
+    log.info("gRPC on %s", ", ".join([listener.name for listener in held] or door.addresses))
     return door

@@ -114,7 +114,7 @@ async def test_a_certificate_has_a_role(tmp_path: Path) -> None:
             credentials = grpc.ssl_channel_credentials(
                 authority.root.read_bytes(), pair.key.read_bytes(), pair.certificate.read_bytes()
             )
-            port = server.address.rpartition(":")[2]
+            port = server.addresses[0].rpartition(":")[2]
             async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
                 call = Caller(channel)
                 for (name, message), code in zip(
@@ -131,7 +131,7 @@ async def test_connections_of_one_address() -> None:
     sharing = SharedLimits(addresses=Addresses(2))
     async with door(GrpcFakeService(), sharing=sharing) as (server, call):
         await call("ServerLive")
-        host, _, port = server.address.rpartition(":")
+        host, _, port = server.addresses[0].rpartition(":")
         _, second = await asyncio.open_connection(host, int(port))
         reader, third = await asyncio.open_connection(host, int(port))
         assert b"your address has 2 connections open" in await asyncio.wait_for(reader.read(-1), 5)

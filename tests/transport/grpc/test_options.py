@@ -101,15 +101,15 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None
 
     def then(server: GrpcServer) -> None:
         first = (tmp_path / "pem").read_bytes()
-        assert _live(server.address, first) == b"\x08\x01"
+        assert _live(server.addresses[0], first) == b"\x08\x01"
         _certificate(tmp_path, "second")
         assert server._context is not None
         assert server._shared is not None
         for _ in range(2):  # a file counts when it is as it was at the last look
             asyncio.run_coroutine_threadsafe(server._context.reload_changed(), server._shared.loop).result(10)
-        assert _live(server.address, (tmp_path / "pem").read_bytes()) == b"\x08\x01"
+        assert _live(server.addresses[0], (tmp_path / "pem").read_bytes()) == b"\x08\x01"
         with pytest.raises(grpc.RpcError):
-            _live(server.address, first)
+            _live(server.addresses[0], first)
 
     _over_tls(tmp_path, [], then)
 
@@ -119,8 +119,8 @@ def test_mutual_tls_wants_the_clients_certificate(tmp_path: Path) -> None:
     key, pem = (tmp_path / "key").read_bytes(), (tmp_path / "pem").read_bytes()
 
     def then(server: GrpcServer) -> None:
-        assert _live(server.address, pem, key, pem) == b"\x08\x01"
+        assert _live(server.addresses[0], pem, key, pem) == b"\x08\x01"
         with pytest.raises(grpc.RpcError):
-            _live(server.address, pem)
+            _live(server.addresses[0], pem)
 
     _over_tls(tmp_path, ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={tmp_path}/pem"], then)

@@ -178,7 +178,7 @@ async def test_a_strict_stream_ends_with_the_errors_code() -> None:
 async def test_responses_are_compressed_when_asked_for(level: str, most: int) -> None:
     async with door(GrpcFakeService(), GrpcSettings(compression_level=level)) as (server, _):
         received = 0
-        upstream = server.address.rpartition(":")
+        upstream = server.addresses[0].rpartition(":")
 
         async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: bool) -> None:
             nonlocal received
@@ -263,7 +263,7 @@ def test_the_door_listens_at_its_address(caplog: pytest.LogCaptureFixture) -> No
         config = parse_argv(["--model-repository=/models", "--grpc-address=::1", "--grpc-port=0"], {})
         with caplog.at_level(logging.INFO):
             opened = await open_grpc(GrpcFakeService(), config, FixedClock())
-        address = opened.address
+        address = opened.addresses[0]
         await opened.drain(0.1)
         return address
 
