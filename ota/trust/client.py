@@ -217,18 +217,18 @@ class TrustClient:
         """
         history = self._dir / "root_history"
         known = None
-        with contextlib.suppress(StoreError):
-            known = files.read(history / f"{version}.root.json", MOST_METADATA)
-        if known != self._root:
+        with contextlib.suppress(StoreError, exceptions.RepositoryError):
+            known = _digest(files.read(history / f"{version}.root.json", MOST_METADATA) or b"")
+        if known != _digest(self._root):
             for path in (*history.glob("*.root.json"), *self._dir.glob("*.json")):
                 files.unlink(path)
 
     def _roots(self, updater: Updater) -> frozenset[str]:
-        """Return the SHA-256 of the factory root, and of the newest roots that follow on it."""
+        """Return the digests of the factory root, and of the newest roots that follow on it."""
         first, newest = Metadata[Root].from_bytes(self._root).signed.version, updater._trusted_set.root.version
-        found = {hashlib.sha256(self._root).hexdigest()}
+        found = {_digest(self._root)}
         for version in range(max(first, newest - MOST_ROOTS) + 1, newest + 1):
-            found.add(files.sha256_of(self._dir / "root_history" / f"{version}.root.json")[0])
+            found.add(_digest(files.read(self._dir / "root_history" / f"{version}.root.json", MOST_METADATA) or b""))
         return frozenset(found)
 
     def _updater_of(self, source: RepositorySource) -> Updater:
@@ -396,6 +396,15 @@ class _Fetcher(FetcherInterface):
             text = f"{url} has version {version}, expected a number of at most {MOST_INTEGER}"
             raise Untrusted(f"{text}: its key was misused, rotate it")
         return data
+
+
+def _digest(root: bytes) -> str:
+    """Return the SHA-256 of the signed part of a root, in canonical form: a copy may have other newlines or signatures.
+
+    Raises:
+        tuf.api.exceptions.RepositoryError: it is no metadata of TUF.
+    """
+    return hashlib.sha256(Metadata[Root].from_bytes(root).signed_bytes).hexdigest()
 
 
 def _got(source: RepositorySource, path: str, most_bytes: int) -> bytes:

@@ -130,7 +130,7 @@ class Floors:
 
         Args:
             version: of the newest verified root. A higher one than the floor may be of the same publisher.
-            roots: SHA-256 of the roots in its chain.
+            roots: digests of the roots in its chain.
         """
         known = self._floors.get("role/root", [])
         if known and not any(version > one.value or one.applies(roots, 1) for one in known):

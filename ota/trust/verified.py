@@ -33,7 +33,7 @@ def verified_roles(trusted: Trusted, roots: frozenset[str] = frozenset()) -> Ite
     """Yield each role with verified metadata, with its keys as its delegator lists them.
 
     Args:
-        roots: SHA-256 of the roots in the verified chain. The floor of the root is bound to these; one suffices.
+        roots: digests of the roots in the verified chain. The floor of the root is bound to these; one suffices.
     """
     root = cast(Root, trusted[Root.type])
     yield VerifiedRole(Root.type, root, roots, 1, is_deep=False)

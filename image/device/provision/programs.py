@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -118,12 +119,20 @@ def _authority(parsed: Parsed, path: Path) -> Iterator[Mistake]:
 
 def _root(parsed: Parsed, configuration: Configuration, in_force: bytes | None) -> Iterator[Mistake]:
     new = configuration.files.get("ota.root")
-    if new is None or in_force is None or new == in_force or configuration.replace_root:
+    if new is None or in_force is None or configuration.replace_root or _signed(new) == _signed(in_force):
         return
     text = "the device trusts another root.json, and this one would let others update it"
     yield _at(
         parsed, "ota.root", f"{text}; if you mean it, add ota.replace_root = true, and remove that line afterwards"
     )
+
+
+def _signed(root: bytes) -> object:
+    """Return the signed part of a root.json, which other newlines do not change; all bytes if there is none."""
+    try:
+        return json.loads(root)["signed"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return root
 
 
 def _documents(parsed: Parsed, configuration: Configuration, scratch: Path, run: Run) -> Iterator[Mistake]:

@@ -269,6 +269,16 @@ def test_another_root_of_trust_is_refused_until_it_is_asked_for(board: Board) ->
     assert board.text("etc/edge-ota/root.json") == "second"
 
 
+def test_the_same_root_of_trust_in_other_bytes_is_accepted(board: Board) -> None:
+    text = '[ota]\nroot = "root.json"\n'
+    board.write('{"signed": {"version": 1}}', "root.json")
+    assert board.configure(text) == []
+    board.write('{\n  "signed": {"version": 1}\n}\n', "root.json")
+    assert board.boot() == []
+    board.write('{"signed": {"version": 2}}', "root.json")
+    assert len(board.boot()) == 1
+
+
 def test_the_host_key_of_ssh_is_made_once_and_only_with_keys(board: Board) -> None:
     ssh = board.state / "ssh"
     board.boot()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -154,6 +155,21 @@ def test_another_root_of_the_same_publisher_keeps_the_floors(
 
     refused(device, old, RolledBack, "role/timestamp is|New timestamp version")
     assert device.run(repository).versions()["root"] == 3
+
+
+@pytest.mark.fault("T11")
+@pytest.mark.parametrize("renewals", [0, 1])
+def test_the_same_root_in_other_bytes_keeps_the_floors(repository: Repository, device: Device, renewals: int) -> None:
+    """Also while a mirror withholds the roots after it."""
+    old = repository.copy()
+    for _ in range(renewals):
+        _rotate_root(repository)
+    repository.publish()
+    device.run(repository)
+    device.root = json.dumps(json.loads(device.root), indent=2).encode() + b"\n"
+
+    refused(device, old, RolledBack, "role/root is|role/timestamp is|New timestamp version")
+    assert device.run(repository).versions()["root"] == 1 + renewals
 
 
 @pytest.mark.fault("T11")
