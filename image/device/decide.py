@@ -48,7 +48,7 @@ def note_failure(
             failure = Failure(entry.version, "", _unreported(entry.version in slots.confirmed))
         if entry.version not in slots.confirmed or failure.kind not in _OF_THE_SLOT:
             slots = slots.with_bad(entry.version, failure.reason)
-    return without_cut_off(entries, slots, running), failure
+    return without_stale_pending(entries, slots, running), failure
 
 
 def _unreported(confirmed: bool) -> str:
@@ -99,11 +99,12 @@ def with_pending(slots: Slots, version: int, data_lasted: bool) -> Slots:
     return slots._replace(pending=version, confirmed=confirmed, data_lasted=data_lasted)
 
 
-def without_cut_off(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:
+def without_stale_pending(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:
     """Return the record without a pending version that neither waits for its restart nor is tried.
 
-    One without an entry was cut off while it was installed. The running one is tried until it is confirmed, and only
-    while there is another one to go back to: without that, no verdict would ever end the try.
+    One without an entry was cut off while it was installed, or only a copy of the record still has it. The running one
+    is tried until it is confirmed, and only while there is another one to go back to: without that, no verdict would
+    ever end the try.
     """
     waiting = {one.version for one in others(entries, running)}
     is_tried = slots.pending == running and running not in slots.confirmed and bool(waiting)

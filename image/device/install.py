@@ -174,8 +174,10 @@ class Installer:
         except (UpdateRefused, OSError) as error:
             # a slot is overwritten only after its entry is gone
             kept = self._boot.entries() == before and any(one.version != running for one in before)
-            known = decide.without_cut_off(before, slots, running) if kept else decide.without_others(slots, running)
-            self._restore(known)
+            if kept:
+                self._restore(decide.without_stale_pending(before, slots, running))
+            else:
+                self._restore(decide.without_others(slots, running))
             why = describe(error) if isinstance(error, OSError) else str(error)
             raise UpdateRefused(
                 f"system {version} could not be written: {why}; system {running} runs, and "

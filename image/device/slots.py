@@ -64,7 +64,8 @@ class Slots(NamedTuple):
     Attributes:
         confirmed: versions that were found good on this device, oldest first.
         bad: version -> why it must not be installed again.
-        pending: the version that is being installed, waits for its restart, or is tried. Each boot decides it anew.
+        pending: the version that is being installed, waits for its restart, or is tried. Each boot removes one
+            that is none of these.
         previous: the version that ran before this one.
         data_lasted: whether /var was on the data partition when `pending` was installed; missing in older records.
     """
@@ -201,7 +202,11 @@ class SlotStore:
         return tuple(sorted((one for name in names if (one := read_entry(name))), key=lambda one: one.version))
 
     def load(self) -> Slots:
-        """Return the record. What only the copy on the ESP calls bad or good counts too: /var may have been full."""
+        """Return the record. What only the copy on the ESP calls bad, good, or pending counts too.
+
+        /var may have been full, or in memory. Of two pending versions the higher one was installed later. The verdict
+        about it may lack in the copy, so `decide.without_stale_pending` removes it at the next boot.
+        """
         copy = read_slots(files.read_if_there(self.record_copy, MOST_BYTES))
         found = read_slots(files.read_if_there(self.record, MOST_BYTES))
         if found is None:
@@ -212,6 +217,8 @@ class SlotStore:
                     found = found.with_bad(version, reason)
             good = [one for one in copy.confirmed if one not in found.bad and one not in found.confirmed]
             found = found._replace(confirmed=(*found.confirmed, *good))
+            last = max(found, copy, key=lambda one: one.pending or 0)
+            found = found._replace(pending=last.pending, data_lasted=last.data_lasted)
         return found
 
     def save(self, slots: Slots) -> None:

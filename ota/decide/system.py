@@ -32,7 +32,10 @@ class SystemState:
 
     @property
     def is_tried(self) -> bool:
-        """Whether the running version is new here, and there is one to fall back to. The root side decides it."""
+        """Whether the running version is new here, and there is one to fall back to.
+
+        The root side makes a version pending when it installs it, and ends that when one of the two no longer holds.
+        """
         return self.pending == self.version
 
     @property

@@ -16,7 +16,7 @@ import pytest
 from image.device import decide, files, health, report, restart, scrub, slot
 from image.device.decide import ANSWER_SECONDS, LOAD_SECONDS, Verdict
 from image.device.files import FileStep
-from image.device.slots import Failure, Slots, SlotStore
+from image.device.slots import Failure, Slots, SlotStore, read_slots
 from tests.image.machine import Machine, status
 
 
@@ -196,6 +196,32 @@ def test_a_version_is_tried_until_its_verdict_while_another_one_can_start(
     health.note(machine.boot)
 
     assert machine.boot.load().pending == pending
+
+
+@pytest.mark.parametrize("pending", [None, 2])
+def test_a_try_survives_an_older_record_on_the_data_partition(
+    tmp_path: Path, faults: dict[str, str], pending: int | None
+) -> None:
+    """System 1 ran with /var in memory, and installed 3, which uses the data partition again."""
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_3+2-1.efi"], 3)
+    machine.boot.save_record(Slots((1, 2), pending=pending))
+    machine.boot.save_copy(Slots((1,), pending=3, data_lasted=False))
+
+    health.note(machine.boot)
+
+    assert read_slots(machine.boot.record.read_bytes()) == Slots((1, 2), pending=3, data_lasted=False)
+    slot.confirm(machine.boot)
+    assert machine.boot.load().pending is None
+
+
+def test_a_copy_with_a_version_that_ended_tries_nothing(tmp_path: Path, faults: dict[str, str]) -> None:
+    machine = Machine(tmp_path, ["edge_1+0-5.efi", "edge_2+5.efi"], 2, Slots((2,)))
+    for version in (2, 3):
+        machine.boot.save_copy(Slots((1,), pending=version))
+
+        health.note(machine.boot)
+
+        assert machine.boot.load().pending is None
 
 
 def test_a_version_that_never_reported_is_recorded_too(tmp_path: Path, faults: dict[str, str]) -> None:

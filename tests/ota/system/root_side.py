@@ -33,7 +33,7 @@ class ImageDevice:
         self.boots(version)
 
     def boots(self, version: int, profile: str = "", **record: object) -> None:
-        """Run a version; change members of slots.json. One that is not confirmed is tried: the root side says so."""
+        """Run a version; change members of slots.json. One that is not confirmed is tried, as if installed."""
         release = f'ID=debian\nIMAGE_ID="edge"\nIMAGE_VERSION="{version}"\n'
         self.write("etc/os-release", release + (f"VARIANT_ID={profile}\n" if profile else ""))
         self.record |= {"pending": None, **record}
