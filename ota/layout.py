@@ -68,7 +68,7 @@ class StateLayout:
 
     @property
     def plans_system(self) -> Path:
-        """The version of the system that all plans on this device were last compared with."""
+        """The version of the system that all plans on this device were compared with last, and if it is confirmed."""
         return self.plans / "system"
 
     @property

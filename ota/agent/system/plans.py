@@ -71,7 +71,7 @@ class SystemPlans:
                     files.unlink(self._layout.plans_system)
             self._status = StatusFile(self._layout)
             try:
-                self._prepare_all(self._state, list(journal.read_all(self._layout)))
+                self._prepare_all(self._state, done != _unconfirmed(self._state), list(journal.read_all(self._layout)))
             finally:
                 self._status.write(self._clock.now(), state="idle", building="")
 
@@ -80,7 +80,12 @@ class SystemPlans:
         self._say(error.message)
         self._status.failed(self._clock.now(), "plans", error)
 
-    def _prepare_all(self, state: SystemState, entries: Sequence[Journal]) -> None:
+    def _prepare_all(self, state: SystemState, is_new: bool, entries: Sequence[Journal]) -> None:
+        """Build all plans that are missing.
+
+        Args:
+            is_new: whether no run under this system reached its end before.
+        """
         for entry in entries:
             self._guarded(entry, entry.serving())
         if state.is_tried:
@@ -88,10 +93,13 @@ class SystemPlans:
         for entry in entries:
             for release in {entry.active, entry.previous} - {entry.serving(), 0}:
                 self._guarded(entry, release)
-            self._repeat_build(entry)
+            if is_new:
+                self._repeat_build(entry)
+        mark = _unconfirmed(state)
         if state.version in state.confirmed:
             self._remove_old(state, entries)
-            files.write_durably(self._layout.plans_system, str(state.version).encode(), directories.FILE_MODE)
+            mark = str(state.version).encode()
+        files.write_durably(self._layout.plans_system, mark, directories.FILE_MODE)
 
     def _guarded(self, entry: Journal, release: int) -> None:
         try:
@@ -209,6 +217,11 @@ def open_plans(settings: AgentSettings, say: Callable[[str], None]) -> SystemPla
     facts = functools.cache(lambda: device_facts(settings.build_socket, settings.edge_serve))
     builder = PlanBuilder(layout, builds, facts)
     return SystemPlans(settings, builder, AdminClient(settings.admin_socket), SystemClock(), say)
+
+
+def _unconfirmed(state: SystemState) -> bytes:
+    """Return the mark of a system that is neither tried nor confirmed: its plans are compared in each run."""
+    return f"{state.version} unconfirmed".encode()
 
 
 def _has_plans(layout: StateLayout) -> bool:

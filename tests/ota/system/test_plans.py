@@ -273,6 +273,19 @@ def test_a_release_that_waits_for_its_hours_is_built_and_tested_again(device: Pl
     assert device.server.serving == {"det": 18}
 
 
+def test_a_release_that_waits_is_tested_once_more_under_the_only_system_that_is_not_healthy(device: PlanDevice) -> None:
+    device.release(18, window=LATER)
+    device.run()
+    device.boots(2, "10.9", confirmed=[1], pending=None)
+    for _ in range(3):
+        device.prepare()
+        device.run()
+    assert device.events().count("tested") == 3, "17 and 18 under system 1, 18 under system 2"
+    device.boots(2, "10.9", confirmed=[2], pending=None)
+    device.prepare()
+    assert device.layout.plans_system.read_text() == "2", "old plans are removed"
+
+
 def test_copies_stay_with_their_release_and_are_repaired_with_it(device: PlanDevice) -> None:
     device.boots(2, "10.9", confirmed=[1], pending=2)
     device.prepare()
