@@ -98,7 +98,7 @@ class SystemUpdate:
         self._recorder.check_pause()
         state, rollout = read_state(self._root), self._rollout.read()
         choice = self._choose(state, rollout)
-        if state.pending not in (0, state.version, choice.release):
+        if decide.must_cancel(state, choice.release, rollout.system.deny if rollout.system else ()):
             state = self._cancel(state, choice.why)
         if choice.release in (0, state.version):
             self._discard_staged()
