@@ -18,7 +18,7 @@ from image.device import files
 from image.device.data.place import read_place
 from image.device.provision import apply, programs, read, schema, store
 from image.device.provision.configuration import Configuration, StoredSecrets
-from image.device.provision.mistakes import Mistake, Refused
+from image.device.provision.mistakes import FILE, Mistake, Refused
 from image.device.provision.store import StoredConfiguration
 from image.device.report import clear, report
 
@@ -28,6 +28,7 @@ _KEY_TYPE = "ed25519"
 _OTA_UNITS = ("edge-ota.timer", "edge-ota-trial.socket", "edge-ota-build.socket")
 _CLOSED = "the server refuses all clients but those with a token that was made on the device"
 _HELP = "correct edge-serve.toml on the boot partition, and restart the device (docs/image_settings.md)"
+_RESTART = "restart the device; if this remains, journalctl -u edge-provision has the reason"
 
 
 class Place(NamedTuple):
@@ -71,8 +72,8 @@ def provision(place: Place) -> list[Mistake]:
     """
     _restore(place)
     before = _load(place)
-    if before is None and not _was_configured(place) and not store.is_never_configured(place.state):
-        _close(place)
+    if before is None and not _was_configured(place):
+        _await_settings(place)
     mistakes: Sequence[Mistake] = ()
     accepted: _Accepted | None = None
     try:
@@ -108,14 +109,22 @@ def _restore(place: Place) -> None:
         _report_unapplied(place, error)
 
 
-def _close(place: Place) -> None:
-    """Close the server until the file is applied: it may have tokens, and this program may be killed before that."""
-    report("settings-closed", f"{_CLOSED}: edge-serve.toml is not applied yet", _HELP, run=place.reports)
-    closed = apply.derive(Configuration(closed=True), "")
-    try:
-        apply.put([one for one in closed if one.path.startswith("etc/edge-serve/")], place.root)
-    except OSError as error:
-        _report_unapplied(place, error)
+def _await_settings(place: Place) -> None:
+    """Report a first edge-serve.toml until it is applied: it may have tokens, and this program may be killed before.
+
+    The server is closed before the boot partition is read, unless the device is known to have had no file. That one
+    serves on, as after a mistake in its first file.
+    """
+    code, effect = "settings-not-applied", "the server serves all clients"
+    if not store.is_never_configured(place.state):
+        code, effect = "settings-closed", _CLOSED
+        closed = apply.derive(Configuration(closed=True), "")
+        try:
+            apply.put([one for one in closed if one.path.startswith("etc/edge-serve/")], place.root)
+        except OSError as error:
+            _report_unapplied(place, error)
+    if os.path.lexists(place.boot / FILE):
+        report(code, f"edge-serve.toml is not applied yet: {effect}", _RESTART, run=place.reports)
 
 
 def _fault(error: Exception) -> Mistake:

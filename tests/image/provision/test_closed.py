@@ -68,17 +68,23 @@ class Killed(BaseException):
     """The program ends at once."""
 
 
-def test_a_first_start_that_is_killed_leaves_a_closed_server(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill(*arguments: object) -> None:
-        raise Killed
+def kill(*arguments: object) -> None:
+    """End the program, as a time limit does."""
+    raise Killed
 
+
+@pytest.mark.parametrize("step", ["read.read", "store.save"])
+def test_a_first_start_that_is_killed_leaves_a_closed_server(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("image.device.provision.read.read", kill)
+        patched.setattr(f"image.device.provision.{step}", kill)
         with pytest.raises(Killed):
             board.configure(TOKENS)
-    assert "edge-serve.toml is not applied yet" in board.faults()["settings-closed"]
+    assert board.faults() == {
+        "settings-closed": "edge-serve.toml is not applied yet: the server refuses all clients but those with a token "
+        "that was made on the device"
+    }
     with served(board, tmp_path) as server:
         assert [status(server), status(server, TOKEN)] == [401, 401]
 
@@ -86,6 +92,24 @@ def test_a_first_start_that_is_killed_leaves_a_closed_server(
     assert board.faults() == {}
     with served(board, tmp_path) as server:
         assert [status(server), status(server, TOKEN)] == [401, 200]
+
+
+def test_a_first_file_of_an_open_device_is_a_fault_until_it_is_applied(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert board.boot() == []
+    with monkeypatch.context() as patched:
+        patched.setattr("image.device.provision.programs.check_all", kill)
+        with pytest.raises(Killed):
+            board.configure(TOKENS)
+    assert board.faults() == {
+        "settings-not-applied": "edge-serve.toml is not applied yet: the server serves all clients"
+    }
+    assert board.text(SETTINGS) is None
+
+    assert board.boot() == []
+    assert board.faults() == {}
+    assert "EDGE_SERVE_TOKEN_FILE=" in (board.text(SETTINGS) or "")
 
 
 def test_a_file_without_tokens_opens_the_server_again(board: Board, tmp_path: Path) -> None:
@@ -179,9 +203,10 @@ def test_a_device_that_cannot_note_its_missing_file_serves(board: Board, monkeyp
     assert board.text(SETTINGS) is None
 
 
-def test_a_new_device_without_a_file_is_open(board: Board) -> None:
+def test_a_new_device_without_a_file_is_open(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
     assert board.boot() == []
     assert board.faults() == {}
+    assert "<4>" not in capsys.readouterr().out
     assert board.text(SETTINGS) is None
     board.write(MINIMAL)
     assert board.boot() == []
