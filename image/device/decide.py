@@ -70,8 +70,8 @@ def refuse_install(entries: Sequence[BootEntry], slots: Slots, running: int, ver
     """Return why a version must not be installed now; "" if it may be."""
     if running not in slots.confirmed and others(entries, running):
         return (
-            f"system {running} is being tried and not yet confirmed: wait until it is good, "
-            "'edge-ota system status' shows it"
+            f"system {running} is not yet confirmed, and the update would replace the one to go back to: "
+            "wait until it is good, 'edge-ota system status' shows it"
         )
     if version in slots.bad:
         return f"system {version} failed on this device ({slots.bad[version]}): publish a higher version"
@@ -109,6 +109,11 @@ def without_stale_pending(entries: Iterable[BootEntry], slots: Slots, running: i
     waiting = {one.version for one in others(entries, running)}
     is_tried = slots.pending == running and running not in slots.confirmed and bool(waiting)
     return slots if is_tried or slots.pending in waiting else slots._replace(pending=None)
+
+
+def without_try(slots: Slots, running: int) -> Slots:
+    """Return the record when the running version is tried no longer, and another one that waits still does."""
+    return slots._replace(pending=None) if slots.pending == running else slots
 
 
 def without_pending(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:

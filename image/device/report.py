@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # imports take long under emulation, and most programs report
 
 RUN = Path("/run/edge-device")
 SCHEMA = 1
+#: help of faults that end when the boot partition can be written
+CHECK_BOOT_PARTITION = "Check it on another computer; no system update is possible without it."
 _MOST_BYTES = 64 * 1024
 _MOST_TEXT = 1000
 _MOST_FAULTS = 32
@@ -56,7 +58,7 @@ def boot_partition() -> Iterator[None]:
         report(
             "boot-partition",
             f"The boot partition cannot be written: {error.strerror or error}.",
-            "Check it on another computer; no system update is possible without it.",
+            CHECK_BOOT_PARTITION,
         )
 
 

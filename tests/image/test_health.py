@@ -306,6 +306,29 @@ def test_a_boot_partition_that_cannot_be_written_causes_no_restart(
     assert "The boot partition cannot be written: Read-only file system." in faults["boot-partition"]
 
 
+@pytest.mark.parametrize(("pending", "after"), [(2, None), (3, 3)])
+def test_a_system_that_cannot_be_left_is_tried_no_longer_in_this_boot(
+    tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch, pending: int, after: int | None
+) -> None:
+    machine = Machine(tmp_path, ["edge_1+5.efi", "edge_2+2-1.efi"], 2, Slots((1,), pending=pending))
+
+    def refuse(step: FileStep) -> None:
+        if str(machine.boot.esp) in step.path:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "point", refuse)
+        assert not health.fall_back(machine.boot, 2, "health", "no answer", lambda: pytest.fail("restarted"))
+    assert read_slots(machine.boot.record.read_bytes()) == Slots((1,), pending=after)
+    assert "Check it on another computer" in faults["system-unhealthy"]
+
+    machine.run(2)  # the boot partition was repaired
+    health.note(machine.boot)
+    assert machine.boot.load().pending == (2 if pending == 2 else None)
+    assert health.fall_back(machine.boot, 2, "health", "no answer", lambda: None)
+    assert machine.start() == 1
+
+
 @contextlib.contextmanager
 def full(*folders: Path) -> Iterator[None]:
     """Let folders have no room for new files. Names can be changed and removed there."""

@@ -320,7 +320,7 @@ class TestInstall:
         (["edge_1+5.efi", "edge_2+5.efi"], Slots((1, 2)), 3, ""),
         (["edge_2+5.efi"], Slots((2,)), 3, ""),
         (["edge_2+3.efi"], Slots(), 3, ""),
-        (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), 3, "system 2 is being tried"),
+        (["edge_1+5.efi", "edge_2+2-1.efi"], Slots((1,), pending=2), 3, "system 2 is not yet confirmed"),
         (["edge_2+5.efi"], Slots((2,)), 2, "system 2 is not newer: 2 runs"),
         (["edge_2+5.efi"], Slots((2,)), 1, "system 1 is not newer: 2 runs"),
         (["edge_2+5.efi"], Slots((2,), {4: "it was slow"}), 4, r"system 4 failed on this device \(it was slow\)"),

@@ -12,7 +12,7 @@ OWN = ("ota/agent/system/update.py", "ota/agent/system/verify.py", "ota/decide/s
 
 def test_each_message_is_one_of_the_program() -> None:
     none = "no such message at all"
-    sources = [path.read_text() for path in (ROOT / "ota").rglob("*.py")]
+    sources = [path.read_text() for part in ("ota", "image/device") for path in (ROOT / part).rglob("*.py")]
     assert len(quoted(PAGE)) > 15
     assert unsaid([*quoted(PAGE), none], sources) == [none]
 
