@@ -140,7 +140,7 @@ def _ask(settings: AgentSettings, act: Callable[[], Any], command: str, why: str
     """
     layout = StateLayout(settings.state_dir)
     with contextlib.ExitStack() as stack:
-        with _printed("edge-ota is not locked"):
+        with _printed("the state is not locked, or lacks a directory"):
             stack.enter_context(acquire_lock(layout, f"system {command}"))
             directories.prepare(layout)
         _note(layout, "switching", why or f"system {command}")
