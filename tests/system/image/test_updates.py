@@ -46,9 +46,15 @@ CRASH = "kill -SEGV 1\n"
 _STATE = """
 import json, sys
 sys.path.insert(0, "/usr/lib/edge-device")
+from image.device import decide
 from image.device.slots import SlotStore
-from image.device.system import Requests
-print(json.dumps(Requests(SlotStore(), print).carry_out({"op": "status"})[0]))
+store = SlotStore()
+running, slots = store.running(), store.load()
+entries = [{"version": one.version, "state": decide.state_of(one, slots), "left": one.left} for one in store.entries()]
+print(json.dumps({
+    "version": running, "confirmed": running in slots.confirmed, "entries": entries, "bad": dict(slots.bad),
+    "pending": slots.pending, "previous": slots.previous,
+}))
 """
 _ASK = """
 import socket, sys
