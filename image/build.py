@@ -182,16 +182,21 @@ def _package(folder: Path, asked: Wish) -> Path:
 
 
 def _finish(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, str]]) -> list[Path]:
-    """Write the files of dist/: first beside them, so that a build that is cut off leaves those of an earlier one."""
-    unfinished = asked.out / ".unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        made = _write(asked, raw, package, found, unfinished)
-        sums = artifacts.write_sums(asked.out, made)
-        return [*(path.replace(asked.out / path.name) for path in made), sums]
-    finally:
-        shutil.rmtree(unfinished)
+    """Write the files of dist/: first beside them, so that a build that is cut off leaves those of an earlier one.
+
+    Waits while a build with another work folder does the same: both share `.unfinished` and SHA256SUMS.
+    """
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with machine.lock(asked.out):
+        unfinished = asked.out / ".unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        try:
+            made = _write(asked, raw, package, found, unfinished)
+            sums = artifacts.write_sums(asked.out, made)
+            return [*(path.replace(asked.out / path.name) for path in made), sums]
+        finally:
+            shutil.rmtree(unfinished)
 
 
 def _write(asked: Wish, raw: Path, package: Path, found: list[tuple[str, str, str]], out: Path) -> list[Path]:

@@ -83,3 +83,14 @@ def only_build(folder: Path) -> Iterator[None]:
                 f"another build uses {folder}: wait for its end, or set EDGE_IMAGE_CACHE=<folder>"
             ) from None
         yield
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Lock a folder that builds share. Waits while another build has the lock."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

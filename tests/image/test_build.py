@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 import subprocess
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -149,6 +150,30 @@ def test_builds_of_several_profiles_and_processors_share_dist(tmp_path: Path) ->
     sums = (tmp_path / "dist/SHA256SUMS").read_text()
     assert [line.partition("  ")[2] for line in sums.splitlines()] == [name for name in names if name != "SHA256SUMS"]
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
+
+
+def test_builds_with_work_folders_of_their_own_write_dist_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, package = outputs(tmp_path)
+    finish = partial(build._finish, asked, tmp_path / "out/edge_7.raw", package, [])
+    copy, order, second, second_copies = artifacts.copy_start, [], threading.Thread(target=finish), threading.Event()
+
+    def copy_beside_a_second_build(source: Path, target: Path, size: int) -> None:
+        order.append(threading.current_thread() is second)
+        if order[-1]:
+            second_copies.set()
+        elif len(order) == 1:
+            second.start()
+            second_copies.wait(0.2)
+        copy(source, target, size)
+
+    monkeypatch.setattr(artifacts, "copy_start", copy_beside_a_second_build)
+    finish()
+    second.join()
+    assert order == [False, False, True, True]
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
+    assert not (tmp_path / "dist/.unfinished").exists()
 
 
 @pytest.mark.parametrize(
