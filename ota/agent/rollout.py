@@ -10,7 +10,7 @@ from ota.agent import desired
 from ota.agent.components import Components
 from ota.agent.recorder import UpdateRecorder
 from ota.documents.rollout import Rollout
-from ota.errors import OtaError, Postponed
+from ota.errors import NoSpace, OtaError, Postponed
 
 #: after so long the metadata is refreshed again
 FRESH_SECONDS = 300.0
@@ -40,7 +40,7 @@ class CurrentRollout:
         if self._found is None or began >= self._until:
             wait = FRESH_SECONDS
             try:
-                self._found = self._refresh()
+                self._found = self._refresh_with_room()
             except OtaError as error:
                 self._found = error
                 took = self._components.clock.monotonic() - began
@@ -49,11 +49,6 @@ class CurrentRollout:
         if isinstance(self._found, OtaError):
             raise self._found
         return self._found
-
-    def read_again(self) -> Rollout:
-        """Return the document after another refresh: the cause of the last error may be gone. Raises as `read`."""
-        self._found = None
-        return self.read()
 
     def read_before_switch(self, release: int) -> Rollout:
         """Return the document right before a switch to a release, or to a version of the system.
@@ -66,8 +61,20 @@ class CurrentRollout:
         except OtaError as error:
             raise Postponed(f"{release} is ready, and waits for fresh metadata: {error.message}") from error
 
-    def _refresh(self) -> Rollout:
-        """Fetch and verify the metadata, and record that in the status file."""
+    def _refresh_with_room(self) -> Rollout:
+        """Refresh the document. Collect garbage and refresh again if the disk is too full for fresh metadata."""
+        try:
+            return self.refresh()
+        except NoSpace:
+            self._recorder.collect()
+            return self.refresh()
+
+    def refresh(self) -> Rollout:
+        """Fetch and verify the metadata, and record that in the status file. Return the document.
+
+        Raises:
+            OtaError: the metadata could not be refreshed.
+        """
         self._recorder.write_status(state="checking", last_check=self._recorder.now())
         try:
             self._components.trust.refresh()

@@ -20,7 +20,7 @@ from ota.decide.rollout import ReleaseChoice, reason_not_to_switch
 from ota.documents.manifest import Manifest, Variant
 from ota.documents.names import SYSTEM
 from ota.documents.rollout import BundleRollout, Rollout
-from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed, Untrusted
+from ota.errors import OtaError, Postponed, ServerError, TrialFailed, Untrusted
 from ota.store import directories, journal, releases
 from ota.store.bad import ANY_VARIANT
 from ota.store.journal import Journal, NextRelease, UpdateStage
@@ -85,7 +85,7 @@ class Update:
                         self._run_step(outcomes, bundle, step)
                 if self._is_paused():
                     return list(outcomes.values())
-                rollout = self._read_rollout()
+                rollout = self._rollout.read()
                 desired.check_bundles(rollout, (one for one in self._options.only if one != SYSTEM))
                 for bundle in sorted(rollout.models):
                     if not self._options.only or bundle in self._options.only:
@@ -199,14 +199,6 @@ class Update:
             self._components.tell(text)
         return bool(text)
 
-    def _read_rollout(self) -> Rollout:
-        """Return the rollout document. Collect garbage and refresh again if the disk is too full for fresh metadata."""
-        try:
-            return self._rollout.read()
-        except NoSpace:
-            self._recorder.collect()
-            return self._rollout.read_again()
-
     def _is_denied(self, entry: Journal) -> bool:
         """Return whether the rollout denies the release that is switched to or in probation.
 
@@ -220,9 +212,9 @@ class Update:
             return False
 
     def look(self) -> Rollout:
-        """Refresh the metadata for a command that changes nothing else."""
+        """Refresh the metadata for a command that changes nothing else, and so collects no garbage either."""
         try:
-            return self._rollout.read()
+            return self._rollout.refresh()
         finally:
             self._recorder.write_status(state="idle")
 

@@ -221,28 +221,70 @@ def test_the_next_variant_is_taken_when_the_first_one_failed(device: Device) -> 
     assert [one.variant for one in bad.load(device.layout).entries] == ["fast"]
 
 
-@pytest.mark.parametrize("in_probation", [False, True])
-def test_garbage_makes_room_for_fresh_metadata(
-    device: Device, monkeypatch: pytest.MonkeyPatch, in_probation: bool
-) -> None:
-    refresh, garbage = device.trust.refresh, device.layout.partial / ("0" * 64)
+@pytest.fixture
+def garbage(device: Device, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a file without which the disk has room for metadata, and which garbage collection removes."""
+    refresh, found = device.trust.refresh, device.layout.partial / ("0" * 64)
 
     def refresh_if_not_full() -> None:
-        if garbage.exists():
+        if found.exists():
             raise NoSpace("metadata/timestamp.json: No space left on device")
         refresh()
 
+    monkeypatch.setattr(device.trust, "refresh", refresh_if_not_full)
+    return found
+
+
+def fill(garbage: Path) -> None:
+    """Leave the disk no room for metadata."""
+    garbage.write_bytes(b"of a download that was cut off")
+    os.utime(garbage, (0, 0))
+
+
+@pytest.mark.parametrize("in_probation", [False, True])
+def test_garbage_makes_room_for_fresh_metadata(device: Device, garbage: Path, in_probation: bool) -> None:
     device.publish(release=17)
     if in_probation:  # the document is read for the first time before the steps of an update
         device.probation.verdicts = [(ProbationVerdict.WAIT, "few requests")] * 10**4
         device.run()
         device.probation.verdicts = []
-    garbage.write_bytes(b"of a download that was cut off")
-    os.utime(garbage, (0, 0))
-    monkeypatch.setattr(device.trust, "refresh", refresh_if_not_full)
+    fill(garbage)
     assert device.run()["det"].release == 17
     assert not garbage.exists()
     assert status(device)["error"] is None
+
+
+def test_a_full_disk_does_not_let_a_denied_release_become_good(device: Device, garbage: Path) -> None:
+    device.publish(release=17)
+    device.probation.verdicts = [(ProbationVerdict.WAIT, "few requests")] * 10**4
+    device.run()
+    device.probation.verdicts = []
+    fill(garbage)
+    device.want("det", 17, deny=[17])
+    assert device.run()["det"].release == 16
+    assert events(device)[-2:] == ["switched 17", "rolled_back 17"]
+    assert device.server.serving == {"det": 16}
+
+
+def test_a_disk_that_a_download_fills_delays_no_switch(
+    device: Device, garbage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_slowly() -> None:
+        fill(garbage)
+        device.clock.sleep(FRESH_SECONDS)
+
+    device.publish(release=17)
+    device.fetcher.slowly = fill_slowly
+    assert device.run()["det"].waiting_for == ""
+    assert device.server.serving == {"det": 17}
+
+
+def test_a_command_that_changes_nothing_collects_no_garbage(device: Device, garbage: Path) -> None:
+    device.publish(release=17)
+    fill(garbage)
+    with pytest.raises(NoSpace):
+        Update(device.parts()).look()
+    assert garbage.exists()
 
 
 @pytest.mark.fault("L4")
