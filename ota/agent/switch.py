@@ -189,9 +189,15 @@ def record_failure(
 
 
 def accept(components: LocalComponents, entry: Journal) -> Journal:
-    """Make the release in probation the active one: it is GOOD."""
+    """Make the release in probation the active one: it is GOOD. Remove it from the bad list, where it may be since it
+    failed under other facts of the device.
+    """
     following = entry.next
     assert following is not None
+    known = bad.load(components.layout)
+    kept = known.without_variant(entry.bundle, following.release, following.variant)
+    if kept.entries != known.entries:  # before the journal: after a power cut in between, the next run comes here again
+        bad.save(components.layout, kept)
     previous = entry.active if entry.active != following.release else entry.previous
     entry = replace(entry, active=following.release, previous=previous, next=None, baseline={})
     journal.write(components.layout, entry)

@@ -44,6 +44,10 @@ class BadRelease:
     failures: int = 1
     until: float = 0.0
 
+    def is_of(self, bundle: str, release: int, variant: str) -> bool:
+        """Return whether this is a failure of a variant, or of its release in all variants."""
+        return (self.bundle, self.release) == (bundle, release) and self.variant in (ANY_VARIANT, variant)
+
 
 class BadList:
     """The entries of the bad list. Immutable: changes return a new list, and `save` writes it."""
@@ -54,17 +58,14 @@ class BadList:
     def find(self, bundle: str, release: int, variant: str, fingerprint: str, now: float) -> BadRelease | None:
         """Return the entry that forbids to try a variant now; None = it may be tried."""
         for one in reversed(self.entries):
-            if (one.bundle, one.release) != (bundle, release) or one.variant not in (ANY_VARIANT, variant):
-                continue
             held = one.permanent or one.time <= now < one.until
-            if held and one.fingerprint in ("", fingerprint):
+            if held and one.is_of(bundle, release, variant) and one.fingerprint in ("", fingerprint):
                 return one
         return None
 
     def has_failed(self, bundle: str, release: int, variant: str) -> bool:
         """Return whether a variant has a permanent failure, whatever the facts of the device were."""
-        places = {(bundle, release, one) for one in (ANY_VARIANT, variant)}
-        return any(one.permanent and (one.bundle, one.release, one.variant) in places for one in self.entries)
+        return any(one.permanent and one.is_of(bundle, release, variant) for one in self.entries)
 
     def releases(self, bundle: str) -> set[int]:
         """Return the releases of a bundle with a permanent failure in any variant."""
@@ -81,6 +82,10 @@ class BadList:
         message = " ".join(found.message.split())[:_MOST_MESSAGE]
         message = "".join(one if one.isprintable() else "?" for one in message)
         return BadList([*others, replace(found, message=message, failures=failures, until=until)][-MOST:])
+
+    def without_variant(self, bundle: str, release: int, variant: str) -> BadList:
+        """Return the list without the entries of a variant, and of its release in all variants."""
+        return BadList(one for one in self.entries if not one.is_of(bundle, release, variant))
 
     def without(self, bundle: str = "", release: int = 0, reason: str = "") -> BadList:
         """Return the list without the entries of a bundle ("" = of all), or of one release, or with one reason."""

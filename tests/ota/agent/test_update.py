@@ -946,6 +946,22 @@ def test_a_denied_release_is_left_for_one_of_which_another_variant_failed(device
     assert device.server.serving == {"det": 16}
 
 
+def test_a_denied_release_is_left_for_one_that_failed_before_the_facts_changed(device: Device) -> None:
+    device.publish(release=17)
+    device.trial.bad.add(("det", 17))
+    device.outcomes()
+    device.trial.bad.clear()
+    device.facts.print = "facts-2"
+    for release in (17, 18):
+        device.publish(release=release)
+        assert device.run()["det"].release == release
+    assert not bad.load(device.layout).entries
+    device.publish(release=19)
+    device.want("det", 19, deny=[18])
+    device.fetcher.failures = [FetchError("the server is down")]
+    assert device.outcomes()["det"].release == 17
+
+
 @pytest.mark.fault("R1")
 def test_a_denied_release_that_can_be_replaced_by_none_is_withdrawn(device: Device) -> None:
     device.publish(release=17)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ota.layout import StateLayout
@@ -28,6 +30,12 @@ def test_a_permanent_failure_survives_a_restart_and_ends_with_other_facts_or_ret
 def test_a_release_that_failed_as_a_whole_is_bad_in_all_variants() -> None:
     found = BadList().add(BadRelease("det", 18, bad.ANY_VARIANT, "f", "probation", "", 0.0, permanent=True))
     assert found.find("det", 18, "whatever", "f", 1.0) is not None
+    assert found.without_variant("det", 18, "whatever").entries == ()
+
+
+def test_a_variant_that_is_good_leaves_the_failures_of_others() -> None:
+    kept = [replace(GOLDEN, variant="plan"), replace(GOLDEN, release=17), replace(GOLDEN, bundle="other")]
+    assert list(BadList([GOLDEN, *kept]).without_variant("det", 18, "onnx").entries) == kept
 
 
 def test_a_transient_failure_waits_longer_each_time() -> None:
