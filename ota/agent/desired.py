@@ -66,8 +66,13 @@ def wish(rollout: Rollout, bundle: str) -> BundleRollout:
     """
     found = rollout.wishes().get(bundle)
     if found is None:
-        raise Postponed(f"the rollout of this fleet no longer names {bundle}")
+        raise Postponed(reason_not_named(bundle))
     return found
+
+
+def reason_not_named(bundle: str) -> str:
+    """Return why nothing is updated: the rollout has a bundle, or the system, no longer."""
+    return f"the rollout of this fleet no longer names {bundle}"
 
 
 def choose(components: Components, rollout: Rollout, bundle: str, entry: Journal) -> ReleaseChoice:

@@ -387,8 +387,10 @@ class Update:
         image or an operator asks.
         """
         asked, before = SYSTEM in self._options.only, self._system.journal()
-        is_due = rollout.system is not None or self._system.is_begun()
-        if not is_due or not (asked or (before is not None and not self._options.only)):
+        if not (asked or (before is not None and not self._options.only)):
+            return
+        if rollout.system is None and not self._system.is_begun():
+            self._system.write_status()
             return
         version = before.serving() if before else 0
         try:

@@ -128,7 +128,7 @@ class SystemUpdate:
     def _choose(self, state: SystemState, rollout: Rollout) -> ReleaseChoice:
         """Return the version that this device should run by a rollout and the hours of this moment."""
         if rollout.system is None:
-            return ReleaseChoice(0, may_switch=False, why=f"the rollout of this fleet no longer names {SYSTEM}")
+            return ReleaseChoice(0, may_switch=False, why=desired.reason_not_named(SYSTEM))
         choice = desired.choose(self._components, rollout, SYSTEM, Journal(SYSTEM, active=state.version))
         own = check_hours(self._components.settings.system_window, "SYSTEM_WINDOW")
         wish = rollout.system

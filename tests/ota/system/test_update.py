@@ -435,6 +435,7 @@ def test_a_version_that_waits_for_its_restart_is_taken_back_if_the_fleet_has_no_
         assert (asked[1:], device.staged()) == ([{"op": "cancel"}], [])
         found = device.run()
         assert ({*found}, found["det"].release, len(asked)) == ({"det"}, 17, 2)
+        assert status_file.read(device.layout)["models"]["system"]["reason"] == ""
 
 
 def test_the_files_of_a_version_are_removed_if_the_fleet_has_no_system(
