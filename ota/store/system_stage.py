@@ -78,6 +78,11 @@ def keep_only(layout: StateLayout, version: int) -> None:
             files.remove_tree(folder)
 
 
+def has_files(layout: StateLayout) -> bool:
+    """Return whether a version has files here, also if its document cannot be read."""
+    return bool(_folders(layout))
+
+
 def staged(layout: StateLayout) -> SystemDocument | None:
     """Return the document of the version that is staged or being fetched; None = none."""
     return next((document for document in _documents(layout)), None)

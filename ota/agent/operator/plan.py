@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ota.agent import checks, desired
 from ota.agent.components import Components
-from ota.agent.system.state import as_journal, find_state
+from ota.agent.system.state import as_journal, find_state, is_begun
 from ota.decide.system import reason_not_to_run
 from ota.decide.variant import Candidate
 from ota.documents.names import SYSTEM
@@ -59,9 +59,13 @@ def plan(components: Components, rollout: Rollout, only: Sequence[str], *, detai
 
 
 def _plan_system(components: Components, rollout: Rollout) -> Iterator[PlannedUpdate]:
-    """Yield the effect on the system of a device of the image, if the rollout names a version."""
+    """Yield the effect on the system of a device of the image, if the rollout names a version, or an update began."""
     state = find_state(components.settings.system_root)
-    if state is None or rollout.system is None:
+    if state is None:
+        return
+    if rollout.system is None:
+        if is_begun(state, components.layout):
+            yield PlannedUpdate(SYSTEM, state.version, 0, desired.reason_not_named(SYSTEM))
         return
     choice = desired.choose(components, rollout, SYSTEM, as_journal(state, components.layout))
     why = reason_not_to_run(state, choice.release, rollout.system.deny) or choice.why

@@ -78,6 +78,11 @@ def device_status(root: Path) -> dict[str, Any]:
     return _object(root / DEVICE_STATUS)
 
 
+def is_begun(state: SystemState, layout: StateLayout) -> bool:
+    """Return whether a version has files here, or waits for its restart."""
+    return state.pending not in (0, state.version) or system_stage.has_files(layout)
+
+
 def as_journal(state: SystemState, layout: StateLayout) -> Journal:
     """Return the state in the form of a bundle's journal, for status and reports. It is never written."""
     following, variant = None, f"{state.profile}-{state.arch}"

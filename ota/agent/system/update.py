@@ -14,7 +14,7 @@ from ota.agent import desired
 from ota.agent.components import Components
 from ota.agent.recorder import UpdateRecorder
 from ota.agent.rollout import CurrentRollout
-from ota.agent.system.state import as_journal, find_state, read_state
+from ota.agent.system.state import as_journal, find_state, is_begun, read_state
 from ota.decide import system as decide
 from ota.decide.rollout import ReleaseChoice, reason_not_to_switch
 from ota.decide.system import SystemState
@@ -82,11 +82,9 @@ class SystemUpdate:
             self._recorder.record_event("good", SYSTEM, state.version)
 
     def is_begun(self) -> bool:
-        """Return whether a version has files here, or waits for its restart: `run` ends it if no rollout names it."""
+        """Return whether `run` has something to end if no rollout names a version."""
         state = find_state(self._root)
-        if state is None:
-            return False
-        return state.pending not in (0, state.version) or system_stage.staged(self._layout) is not None
+        return state is not None and is_begun(state, self._layout)
 
     def run(self) -> tuple[int, str]:
         """Update the system to the version that this device should run. Return the running version, and what waits.

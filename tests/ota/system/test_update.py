@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -394,6 +395,11 @@ def planned(device: SystemDevice) -> tuple[int, str]:
     return found.wanted, found.why
 
 
+def planned_bundles(device: SystemDevice) -> list[str]:
+    parts = device.parts()
+    return [one.bundle for one in plan(parts, Update(parts).look(), [], detailed=False)]
+
+
 def test_a_plan_says_why_no_version_may_run(device: SystemDevice) -> None:
     device.image.boots(2, confirmed=[2])
     device.want_system(2, deny=[2])
@@ -427,12 +433,14 @@ def test_a_version_that_waits_for_its_restart_is_taken_back_if_the_fleet_has_no_
 
     with root_side(device.image.root, answer) as asked:
         device.waits()
-        assert (len(device.staged()), asked[1:]) == (4, [])
+        shutil.rmtree(device.layout.staged_system(2))
         device.system = {}
         device.publish("det", 17)
         device.want_nothing_else()
-        assert device.waits() == "the rollout of this fleet no longer names system"
-        assert (asked[1:], device.staged()) == ([{"op": "cancel"}], [])
+        gone = "the rollout of this fleet no longer names system"
+        assert (planned(device), asked[1:]) == ((0, gone), [])
+        assert (device.waits(), asked[1:]) == (gone, [{"op": "cancel"}])
+        assert planned_bundles(device) == ["det"]
         found = device.run()
         assert ({*found}, found["det"].release, len(asked)) == ({"det"}, 17, 2)
         assert status_file.read(device.layout)["models"]["system"]["reason"] == ""
@@ -451,6 +459,17 @@ def test_the_files_of_a_version_are_removed_if_the_fleet_has_no_system(
     assert device.waits() == f"2 was made ready and is no longer wanted: {gone}"
     assert (len(device.staged()), device.waits()) == (4, gone)
     assert (asked, device.staged(), device.outcomes()) == ([], [], {})
+
+
+def test_files_whose_document_is_torn_are_removed_if_the_fleet_has_no_system(device: SystemDevice) -> None:
+    folder = device.layout.staged_system(3)
+    folder.mkdir(parents=True)
+    (folder / "edge_3.json").write_bytes(b"torn")
+    (folder / "edge_3.root").write_bytes(b"root of 3")
+    device.system = {}
+    device.want_nothing_else()
+    assert device.waits() == "the rollout of this fleet no longer names system"
+    assert device.staged() == []
 
 
 @pytest.mark.parametrize("members", [{}, {"window": LATER}])
