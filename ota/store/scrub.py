@@ -102,9 +102,13 @@ def discard(layout: StateLayout, found: Iterable[Damage]) -> list[str]:
 
 
 def discard_blob(layout: StateLayout, sha256: str, size: int) -> None:
-    """Remove a blob if it is damaged, so that a fetch brings it again."""
+    """Remove a blob if it is damaged, so that a fetch brings it again.
+
+    Raises:
+        StoreError: it cannot be removed.
+    """
     blob = layout.blob(sha256)
-    if blob.exists() and _compare(blob, sha256, size):
-        with files.wrap_errors(blob):
+    if _compare(blob, sha256, size):
+        with files.wrap_errors(blob), contextlib.suppress(FileNotFoundError):
             files.unlink(blob)
             files.sync_directory(blob.parent)

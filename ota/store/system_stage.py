@@ -47,8 +47,8 @@ def is_assembled(layout: StateLayout, document: SystemDocument) -> bool:
 
 
 def discard_damaged(layout: StateLayout, document: SystemDocument) -> list[str]:
-    """Remove files that differ from their signed hashes, or have a block that cannot be read, so that the next run
-    fetches them. Return their names.
+    """Remove files that are missing, differ from their signed hashes, or have a block that cannot be read, so that the
+    next run fetches them. Return their names.
 
     Raises:
         StoreError: a file cannot be removed.
@@ -56,7 +56,7 @@ def discard_damaged(layout: StateLayout, document: SystemDocument) -> list[str]:
     gone = []
     for entry in document.files.values():
         staged_file, blob = layout.staged_system(document.version) / entry.path, layout.blob(entry.sha256)
-        if staged_file.exists() and not _is_genuine(staged_file, entry):
+        if not _is_genuine(staged_file, entry):
             for path in (staged_file, blob):
                 with files.wrap_errors(path), contextlib.suppress(FileNotFoundError):
                     files.unlink(path)

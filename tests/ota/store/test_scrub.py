@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from ota.documents.manifest import FileEntry
+from ota.documents.system import SystemDocument
+from ota.errors import StoreError
 from ota.layout import StateLayout
-from ota.store import scrub
+from ota.store import scrub, system_stage
 from ota.store.releases import RECORD
 from tests.ota.bundles import install, sha256
 
@@ -38,3 +41,18 @@ def test_a_file_that_an_interrupted_write_left_is_removed(layout: StateLayout) -
     found = list(scrub.scrub(layout, [("det", 17)]))
     assert [scrub.remove_part(layout, one) for one in found] == [True, True, False]
     assert [one.path for one in scrub.scrub(layout, [("det", 17)])] == ["17/planted.so"]
+
+
+def test_a_file_that_the_disk_cannot_look_up_is_an_error_of_the_disk(layout: StateLayout) -> None:
+    name = "f" * 300  # a name that no disk takes, in place of a directory that it cannot read
+    document = SystemDocument("edge", "base", "x86_64", 2, "", {"root": FileEntry(name, name, 1)})
+    layout.blob(name).parent.mkdir(parents=True)
+    layout.staged_system(2).mkdir(parents=True)
+    with pytest.raises(StoreError, match="File name too long"):
+        scrub.discard_blob(layout, name, 1)
+    with pytest.raises(StoreError, match="File name too long"):
+        system_stage.discard_damaged(layout, document)
+
+
+def test_a_blob_that_is_missing_needs_no_removal(layout: StateLayout) -> None:
+    scrub.discard_blob(layout, sha256(b"nowhere"), 7)
