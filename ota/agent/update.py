@@ -334,7 +334,7 @@ class Update:
 
     def _go_back_from_denied(self, wish: BundleRollout, entry: Journal) -> Journal:
         """Go back from a denied release to the one before, if that may run, before a replacement is fetched."""
-        older, failed = entry.previous, journal.failed_releases(self._layout, entry.bundle)
+        older, failed = entry.previous, journal.releases_failed_as_installed(self._layout, entry.bundle)
         if older in (0, *wish.deny, *failed) or not journal.has_complete(self._layout, entry, older):
             return entry
         try:

@@ -197,7 +197,7 @@ def rebuild(layout: StateLayout, repository: Path, bundle: str) -> Journal:
     """Return a journal made from the records of releases and the links, without writing it.
 
     Half switched links name two releases: the older one served before, so it is taken. A bundle without any link has no
-    active release. The release before it is none of `failed_releases`.
+    active release. The release before it is none of `releases_failed_as_installed`.
     """
     models: dict[int, tuple[str, ...]] = {}
     whole: dict[int, set[str]] = {}
@@ -209,12 +209,12 @@ def rebuild(layout: StateLayout, repository: Path, bundle: str) -> Journal:
     named = links.read_links(layout, repository)
     candidates = [one for one in complete if one in {named.get(model) for model in models[one]}]
     active = min(candidates, default=0)
-    failed = failed_releases(layout, bundle)
+    failed = releases_failed_as_installed(layout, bundle)
     older = [one for one in complete if one < active and one not in failed]
     return Journal(bundle, {one: models[one] for one in complete}, active, max(older, default=0))
 
 
-def failed_releases(layout: StateLayout, bundle: str) -> set[int]:
+def releases_failed_as_installed(layout: StateLayout, bundle: str) -> set[int]:
     """Return the complete releases of a bundle that failed here for good in the variant that is installed.
 
     A release may serve although another variant failed before: an update then takes the next variant.

@@ -80,7 +80,7 @@ def test_a_release_has_failed_in_the_variant_that_is_installed(layout: StateLayo
         BadRelease("det", 17, variant, "facts-1", "trial", "it failed", 0.0, permanent=True),
     ]
     bad.save(layout, bad.BadList(entries))
-    assert journal.failed_releases(layout, "det") == {17}
+    assert journal.releases_failed_as_installed(layout, "det") == {17}
 
 
 @pytest.mark.fault("C6")
