@@ -8,8 +8,9 @@ import json
 import os
 import pwd
 import subprocess
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from edge_serve.backends.packs import Packs
 from edge_serve.check import command as check
 from edge_serve.commands.options import OptionParser, fail, seconds
 from edge_serve.config.settings.kinds import REPOSITORY, SettingKind
-from edge_serve.config.settings.server import backend_directory
-from edge_serve.config.settings.server_values import BACKEND_SETTING
+from edge_serve.config.settings.server import backend_directory, backend_settings
+from edge_serve.config.settings.server_values import BACKEND_SETTING, BackendSetting, unread_backend_settings
+from edge_serve.config.settings.table import BadSetting
 from edge_serve.errors import EdgeServeError
 from edge_serve.observe.log import log
 from edge_serve.workers.launch.interpreter import own_interpreter
@@ -39,8 +41,14 @@ def run(arguments: Sequence[str]) -> int:
     options = parser.parse(arguments)
     if options.record_golden and not options.model:
         parser.error("--record-golden writes into the directories of models: name each with --model NAME")
+    try:
+        options.backend_config = options.backend_config or backend_settings(os.environ)
+    except BadSetting as error:
+        parser.error(error.message)
     if options.as_user:
         return _run_as(options.as_user, options, parser)
+    for note in unread_backend_settings(options.backend_config):
+        print(f"edge-serve: {note}", file=sys.stderr)
     wanted = check.CheckOptions(
         not options.disable_auto_complete_config,
         tuple(dict.fromkeys(options.model)),
@@ -119,11 +127,19 @@ def _arguments(options: argparse.Namespace) -> list[str]:
         f"--infer-timeout={options.infer_timeout}",
         f"--load-timeout={options.load_timeout}",
         f"--backend-directory={os.path.abspath(options.backend_directory)}",
-        *(f"--backend-config={one.text}" for one in options.backend_config),
+        *(f"--backend-config={_with_whole_paths(one).text}" for one in options.backend_config),
         *(f"--model={name}" for name in options.model),
         "--",
         *(os.path.abspath(path) for path in options.repository),
     ]
+
+
+def _with_whole_paths(setting: BackendSetting) -> BackendSetting:
+    """Return the setting with whole paths of plug-ins; a name without a slash is looked for as `dlopen` does."""
+    if setting.key != "plugins":
+        return setting
+    paths = [path.strip() for path in setting.value.split(";")]
+    return replace(setting, value=";".join(os.path.abspath(path) if "/" in path else path for path in paths))
 
 
 def _parser() -> OptionParser:
@@ -159,7 +175,7 @@ def _parser() -> OptionParser:
     )  # fmt: skip
     parser.add_argument(
         "--backend-config", metavar="SETTING", action="append", type=partial(_parsed, BACKEND_SETTING), default=[],
-        help="setting of backends, as the server's option (repeat)",
+        help="setting of backends, as the server's option (repeat); without it, EDGE_SERVE_BACKEND_CONFIG",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(

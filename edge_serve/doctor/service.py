@@ -187,7 +187,10 @@ def examine_models(installed: Installation) -> Iterator[Finding]:
         yield Finding("models", error.message, False, "edge-serve check-config says more")
         return
     if found:
-        command = shlex.join(["edge-serve", "check", *map(str, roots)])
+        options = [f"--backend-config={one.text}" for one in installed.config.backend_config]
+        if "backend_directory" in installed.config.given:
+            options.append(f"--backend-directory={installed.config.backend_directory}")
+        command = shlex.join(["edge-serve", "check", *options, *map(str, roots)])
         yield Finding("models", f"{len(found)} in {places}", True, f"{command} loads each of them")
     else:
         yield Finding("models", f"none in {places}", None, "copy a model there, or: edge-serve init MODEL")

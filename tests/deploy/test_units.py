@@ -106,3 +106,12 @@ def test_stop_timeout_of_the_unit_is_longer_than_the_exit_timeout() -> None:
 
     assert int(unit["TimeoutStopSec"].removesuffix("s")) > int(settings["EDGE_SERVE_EXIT_TIMEOUT_SECS"])
     assert unit["KillMode"] == "mixed", "workers are ended by the front end"
+
+
+def test_trials_of_releases_have_the_variables_of_the_service() -> None:
+    found = [
+        [line for line in (CHECKOUT / "systemd" / name).read_text().splitlines() if line.startswith("EnvironmentFile=")]
+        for name in ("edge-serve.service", "edge-ota-trial@.service")
+    ]
+    assert found[0]
+    assert found[0] == found[1]

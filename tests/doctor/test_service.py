@@ -169,6 +169,15 @@ def test_the_advice_for_several_repositories_is_a_command(tmp_path: Path) -> Non
     assert good.advice == f"edge-serve check {tmp_path}/a '{tmp_path}/the others' loads each of them"
 
 
+def test_the_advice_has_the_settings_of_backends_that_the_server_has(tmp_path: Path) -> None:
+    python_model(tmp_path, "one")
+    arguments = [f"--model-repository={tmp_path}", "--backend-config=tensorrt,plugins=a.so", "--backend-directory=/b"]
+
+    (good,) = examine_models(Installation(None, {}, parse_argv(arguments, {})))
+    command = f"edge-serve check --backend-config=tensorrt,plugins=a.so --backend-directory=/b {tmp_path}"
+    assert good.advice == f"{command} loads each of them"
+
+
 def test_models_that_were_left_out_are_named(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(as_text(Record("boot", left_out={"det": LeftOut("print", "it was loading")})))
     (tmp_path / LOCK).touch()

@@ -486,6 +486,17 @@ def backend_directory(environ: Mapping[str, str]) -> str:
     return environ.get("EDGE_SERVE_BACKEND_DIRECTORY") or str(defaults()["backend_directory"])
 
 
+def backend_settings(environ: Mapping[str, str]) -> tuple[values.BackendSetting, ...]:
+    """Return the settings of backends for commands beside the server.
+
+    Raises:
+        BadSetting: the variable cannot be read.
+    """
+    name = "backend_config"
+    found, _ = read_settings({name: SETTINGS[name]}, {}, (), environ)
+    return found.get(name, ())
+
+
 def _address_of_metrics(config: ServerConfig, program: Program) -> str:
     """Return the address of HTTP, as in Triton; that of a closed door may be none (`--http-address=-47`)."""
     usable = config.allow_http or not config.http_address.startswith("-")
