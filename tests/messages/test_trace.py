@@ -24,6 +24,8 @@ from tests.observe.tracing.recorder import Collected
         (DataType.UINT64, [2**64 - 1], "18446744073709551615"),
         (DataType.BOOL, [True, False], "1,0"),
         (DataType.FP32, [0.1, 1e10, 3.0, 1234567.0], "0.1,1e+10,3,1.23457e+06"),
+        (DataType.FP16, [0.1, -0.0, float("inf"), 65504.0], "0.0999756,-0,inf,65504"),
+        (DataType.UINT16, list(range(5000)), ",".join(map(str, range(5000)))),
         (DataType.BF16, [0x3FC0, 0xC000, 0x7F80], "1.5,-2,inf"),
         (DataType.FP64, [float("nan"), float("-inf")], "nan,-inf"),
         (DataType.BYTES, [b"a", b'"'], '"a","""'),

@@ -8,14 +8,14 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
 from edge_serve.aio.sink import Sink
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.settings import TraceSettings
-from edge_serve.messages.trace import Trace
+from edge_serve.messages.trace import Trace, continue_always
 from edge_serve.records import frozen, slotted
 
 log = logging.getLogger(__name__)
@@ -28,12 +28,22 @@ MOST_WAITING = 8 << 20
 _AT_ONCE = 1 << 20
 #: how long `close` waits for the disk, seconds; within TimeoutStopSec= of the unit behind --exit-timeout-secs
 CLOSE_SECONDS = 5.0
+#: how long it then waits until the thread has closed the array of a file, seconds
+_STOP_SECONDS = 1.0
 #: `json.dumps` with these separators makes an encoder for each call
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def entries(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Yield the objects of one trace. As in Triton's files, timestamps from before the request's start come first."""
+class _Stopped(Exception):
+    """The server stops, and its time for writing traces is over."""
+
+
+def entries(trace: Trace, proceed: Callable[[], None] = continue_always) -> Iterator[dict[str, Any]]:
+    """Yield the objects of one trace. As in Triton's files, timestamps from before the request's start come first.
+
+    Args:
+        proceed: called again and again; it may raise an error to stop.
+    """
     about: dict[str, Any] = {"id": trace.id, "model_name": trace.model_name, "model_version": int(trace.model_version)}
     if trace.request_id:
         about["request_id"] = trace.request_id
@@ -48,7 +58,7 @@ def entries(trace: Trace) -> Iterator[dict[str, Any]]:
         yield {"id": trace.id, "timestamps": [{"name": name, "ns": ns}]}
     for record in trace.tensors or ():
         try:
-            text = record.text()
+            text = record.text(proceed)
         except EdgeServeError:  # its request fails with the reason
             continue
         shape = ",".join(map(str, record.shape))
@@ -109,6 +119,8 @@ class TraceFiles:
         self.memory = 0
         #: traces lost by file, since the last one that was written
         self._lost: dict[str, int] = {}
+        #: the thread writes no more
+        self._stopped = threading.Event()
 
     def add(self, trace: Trace, values: TraceSettings, batch: TraceBatch) -> None:
         """Write a trace, or keep it in the batch of its setting until enough are together. Never blocks."""
@@ -149,8 +161,10 @@ class TraceFiles:
         """Block until everything is written that is in no batch, at most `CLOSE_SECONDS`."""
         sink, self._sink = self._sink, None
         if sink is not None and not sink.close(CLOSE_SECONDS):
-            text = "traces are lost: %d bytes of them were not written within %g s; see to the disk of the trace file"
-            log.error(text, self.memory, CLOSE_SECONDS)
+            text = "traces are lost: %d bytes of them were not written within %g s; trace fewer requests or no tensors"
+            log.error(f"{text}, or choose a file on a faster disk", self.memory, CLOSE_SECONDS)
+            self._stopped.set()
+            sink.flush(_STOP_SECONDS)  # the end of the process would kill the thread within an array
         for file, count in self._lost.items():
             log.error("%d traces were lost: '%s' could not be written", count, file)
         self._lost.clear()
@@ -178,8 +192,10 @@ class TraceFiles:
         reason = ""
         try:
             if job.traces:  # else all of a numbered file were handed over before
-                append(job.path, job.traces, job.path not in self._begun)
+                append(job.path, job.traces, job.path not in self._begun, self._proceed)
                 self._begun.add(job.path)
+        except _Stopped:  # `close` has said so
+            return
         except OSError as error:
             reason = error.strerror or str(error)
         except Exception as error:  # an error in our code must not end the thread
@@ -195,6 +211,10 @@ class TraceFiles:
         elif lost:
             log.warning("traces are written to '%s' again; %d were lost", job.file, lost)
 
+    def _proceed(self) -> None:
+        if self._stopped.is_set():
+            raise _Stopped
+
     def _lose(self, file: str, count: int, reason: str) -> None:
         """Count lost traces, and say so of the first."""
         with self._lock:
@@ -205,8 +225,11 @@ class TraceFiles:
             log.error(text, file, reason)
 
 
-def append(path: str, traces: Sequence[Trace], first: bool) -> None:
+def append(path: str, traces: Sequence[Trace], first: bool, proceed: Callable[[], None] = continue_always) -> None:
     """Put traces, and those that belong to them, into the array in file `path`, a new one when `first`.
+
+    Args:
+        proceed: called again and again; it may raise an error to stop.
 
     Raises:
         OSError: it cannot be written; what was there before is a whole array again, as after any other error.
@@ -221,7 +244,7 @@ def append(path: str, traces: Sequence[Trace], first: bool) -> None:
         end = max(0, os.lseek(descriptor, 0, os.SEEK_END) - 1)  # before the closing bracket
         os.lseek(descriptor, end, os.SEEK_SET)
         try:
-            for data in _blocks(traces, b"," if end else b"["):
+            for data in _blocks(traces, b"," if end else b"[", proceed):
                 _write_all(descriptor, data)
         except BaseException:  # also MemoryError, of tensors that become text
             os.ftruncate(descriptor, end)
@@ -232,12 +255,13 @@ def append(path: str, traces: Sequence[Trace], first: bool) -> None:
         os.close(descriptor)
 
 
-def _blocks(traces: Sequence[Trace], before: bytes) -> Iterator[bytearray]:
+def _blocks(traces: Sequence[Trace], before: bytes, proceed: Callable[[], None]) -> Iterator[bytearray]:
     """Yield the entries as JSON with commas between them, behind `before` and with the closing bracket."""
     block = bytearray()
     for trace in traces:
         for one in trace.group:
-            for entry in entries(one):
+            proceed()
+            for entry in entries(one, proceed):
                 block += before + _encode(entry).encode()
                 before = b","
                 if len(block) >= _AT_ONCE:

@@ -339,7 +339,7 @@ def test_after_a_write_that_failed_the_next_one_replaces_the_file_of_an_earlier_
 def test_an_error_while_tensors_become_text_leaves_an_array_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(record: TensorRecord) -> str:
+    def fail(record: TensorRecord, *_: Any) -> str:
         raise MemoryError
 
     path = tmp_path / "t.json"
@@ -421,9 +421,9 @@ def test_tensors_become_text_in_the_thread_of_the_files(tmp_path: Path, monkeypa
     threads: set[str] = set()
     text = TensorRecord.text
 
-    def watched(record: TensorRecord) -> str:
+    def watched(record: TensorRecord, *arguments: Any) -> str:
         threads.add(threading.current_thread().name)
-        return text(record)
+        return text(record, *arguments)
 
     monkeypatch.setattr(TensorRecord, "text", watched)
     files, path = TraceFiles(), tmp_path / "t.json"
@@ -447,6 +447,7 @@ def test_a_disk_that_hangs_does_not_hold_up_the_end(
     monkeypatch.setattr(trace_files, "append", lambda *_: disk.wait(10))
     monkeypatch.setattr(trace_files, "CLOSE_SECONDS", 0.05)
     files = TraceFiles()
+    monkeypatch.setattr(trace_files, "_STOP_SECONDS", 0.05)
     files.add(large(1), settings(tmp_path / "t.json"), TraceBatch())
     began = time.monotonic()
     files.close()
@@ -454,3 +455,39 @@ def test_a_disk_that_hangs_does_not_hold_up_the_end(
     assert time.monotonic() - began < 5
     disk.set()
     assert re.search(r"^traces are lost: 1\d{6} bytes of them were not written within 0.05 s", caplog.messages[0])
+
+
+def cut(number: int) -> Trace:
+    """A trace that has as many values of tensors as a trace may have."""
+    made = trace(number)
+    made.tensors = []
+    tensor = InferTensor("t", DataType.UINT8, (1 << 20,), bytes(range(256)) * 4096)
+    while not made.cut_ns:
+        made.add_tensors("TENSOR_BACKEND_OUTPUT", [tensor])
+    return made
+
+
+def test_a_trace_that_takes_too_long_at_the_end_leaves_an_array_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_files, "CLOSE_SECONDS", 0.05)
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(trace(1), settings(path), TraceBatch())
+    wait_until_written(files)
+    files.add(cut(2), settings(path), TraceBatch())
+    files.add(trace(3), settings(path), TraceBatch())
+    files.close()
+
+    assert read(path) == told(1)
+    (message,) = caplog.messages
+    assert "trace fewer requests or no tensors" in message
+
+
+@pytest.mark.slow
+def test_a_trace_that_was_cut_is_written_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(cut(1), settings(path), TraceBatch())
+    files.close()
+
+    assert caplog.messages == []
+    assert [entry["id"] for entry in read(path) if "model_name" in entry] == [1]
