@@ -14,6 +14,8 @@ from edge_serve.records import frozen
 from edge_serve.transport.door.listeners import advice_on_listening
 
 _LISTENING = "0A"
+#: errors of addresses that this machine has
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)
 #: addresses to listen on that mean every one of the machine, and the one that reaches them from there
 _EVERY, _LOOPBACK = ("0.0.0.0", "::"), "127.0.0.1"
 #: words in the command line of an edge-serve server
@@ -75,7 +77,7 @@ def examine_port(
     if error is None:
         return Finding("port", f"{port}: free", True)
     # the kernel refuses a port below 1024 to this user before it sees that the port is in use
-    taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    taken = error.errno in _TAKEN
     door = door_at(port, document) if taken else ""
     if door and document is not None:
         pid, version = document.get("server", {}).get("pid"), document.get("versions", {}).get("edge-serve")
@@ -99,6 +101,12 @@ def door_at(port: int, document: Document | None) -> str:
         if any(str(address).rpartition(":")[2] == str(port) for address in addresses):
             return str(door)
     return ""
+
+
+def is_local(wanted: DoorPort) -> bool:
+    """Return whether the URL of the port leads to this machine: another one must not receive a token."""
+    error = None if wanted.address in _EVERY else _refusal(wanted)
+    return error is None or error.errno in _TAKEN
 
 
 def _refusal(wanted: DoorPort) -> OSError | None:

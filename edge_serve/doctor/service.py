@@ -15,7 +15,7 @@ from edge_serve.check import config as check_config
 from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
 from edge_serve.config.settings.table import BadSetting, unknown_variables
 from edge_serve.doctor.finding import Finding
-from edge_serve.doctor.ports import DoorPort
+from edge_serve.doctor.ports import DoorPort, is_local
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository
 from edge_serve.observe.status.client import Unreachable, fetch, find_target
@@ -226,6 +226,9 @@ def ask_server(
     try:
         target = find_target(environ, **named)
         if not named.get("url") and not target.socket and ports:
+            if not is_local(ports[0]):
+                text = f"not asked: the settings name '{ports[0].address}', which is no address of this machine"
+                return None, Finding("server", text)
             target = replace(target, url=ports[0].url)
         return (document := fetch(target, _ASK_SECONDS)), _running(document)
     except Unreachable as error:

@@ -231,6 +231,19 @@ def test_the_doctor_has_the_options_that_it_advises(tmp_path: Path, monkeypatch:
     assert "cannot read '/none'" in ask_server({}, [], {"token_file": "/none"})[1].text
 
 
+def test_another_machine_is_not_asked_and_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[StatusTarget] = []
+    monkeypatch.setattr(service, "fetch", lambda target, _: asked.append(target))
+    (tmp_path / "token").write_text("secret\n")
+    for address in ("192.0.2.7", "[::1]"):
+        port = DoorPort(8000, address, "--http-port")
+        answer, finding = ask_server({}, [port], {"token_file": str(tmp_path / "token")})
+        assert answer is None
+        assert finding.text == f"not asked: the settings name '{address}', which is no address of this machine"
+
+    assert asked == []
+
+
 def test_versions_of_the_running_server_are_compared_with_the_installed_ones() -> None:
     now = library_versions()
     (same,) = examine_versions({"versions": now})
