@@ -49,7 +49,7 @@ class TraceSetting:
 
         Args:
             asked: a client changes this setting, not the one above. False = a count that is used up stays used up, and
-                a setting whose values stay is returned itself, with its counter and its batch.
+                a setting that follows in no field is returned itself, with its counter and its batch.
 
         Raises:
             InvalidArgument: it would trace, and cannot.
@@ -61,7 +61,8 @@ class TraceSetting:
         reason, used_up = why_not(values), asked and values.count == 0
         if values.level and (reason or used_up):  # of a count that is used up Triton gives no reason either
             raise InvalidArgument(f"Attempting to set invalid trace setting :{reason}")
-        return self if values == self.values and not asked else TraceSetting(values, frozenset(specified))
+        follows_nothing = not asked and self.specified.issuperset(_FIELDS)
+        return self if follows_nothing else TraceSetting(values, frozenset(specified))
 
     def take(self) -> bool:
         """Count a request. Return whether to trace it."""

@@ -188,6 +188,18 @@ def test_a_change_of_the_servers_setting_leaves_a_model_alone_that_sets_all_itse
     assert {path.name: names_of_models(path) for path in tmp_path.iterdir()} == {"t.json.0": "mmm"}
 
 
+def test_the_servers_setting_sent_again_writes_what_models_that_follow_it_have_kept(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=10))
+    here.update("m", TraceChanges(rate=1))
+    ask(here)
+    here.update("", TraceChanges(log_frequency=10))
+    ask(here)
+    here.close()
+
+    assert {path.name: names_of_models(path) for path in tmp_path.iterdir()} == {"t.json.0": "m", "t.json.1": "m"}
+
+
 def test_the_last_of_a_count_completes_a_numbered_file(tmp_path: Path) -> None:
     here = tracing(tmp_path / "t.json")
     here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, count=2))
