@@ -101,6 +101,23 @@ def test_a_rotated_file_is_written_on_while_no_new_one_can_be_opened(
     assert lines[0].endswith("because the file took none: 1")
 
 
+def test_a_second_rotation_that_fails_is_reported_like_the_first(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, rotated = tmp_path / "log", tmp_path / "log.1"
+    with logging_to(str(path)) as (handler, logger):
+        for _ in range(2):
+            path.rename(rotated)
+            path.mkdir()
+            logger.info("behind")
+            assert handler.written(PATIENCE)
+            path.rmdir()
+            rotated.rename(path)
+            logger.info("at its place")
+            assert handler.written(PATIENCE)
+    assert capfd.readouterr().err.count("anew (Is a directory)") == 2
+
+
 def test_when_there_is_room_again_the_log_says_how_many_are_lost(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,8 +93,10 @@ class LineHandler(logging.Handler):
         """
         if self._opened is None:
             return
+        # before each line: lines of even one second would go to a file that logrotate may be compressing
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(self._path), self._opened):
+                self._behind = False
                 return
         try:
             fresh = _open(self._path)
