@@ -186,7 +186,7 @@ def _addresses(config: ServerConfig) -> Iterator[str]:
                     probe.bind(place)
         except (OSError, UnicodeError) as error:
             if address == "::" and isinstance(error, OSError) and error.errno == errno.EAFNOSUPPORT:
-                continue  # the kernel has no IPv6, and the socket units of the package listen on IPv4
+                continue  # the kernel has no IPv6, and the server listens on IPv4
             reason = error.strerror if isinstance(error, OSError) else "it is too long for a name"
             yield f"{flag} '{address}': {reason}; expected an address of this machine, as 127.0.0.1, ::1 or ::"
     if conflict := address_conflict(config, resolve=True):

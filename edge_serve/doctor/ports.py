@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,8 @@ def _refusal(wanted: DoorPort) -> OSError | None:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, wanted.address != "::")
                 probe.bind(place)
     except OSError as error:
+        if wanted.address == "::" and error.errno == errno.EAFNOSUPPORT:  # the server listens on IPv4 there
+            return _refusal(replace(wanted, address="0.0.0.0"))
         return error
     except UnicodeError:
         return OSError(errno.EINVAL, "the address is too long for a name")

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
+from edge_serve.messages.line import shortened
 from edge_serve.messages.peer import LOCAL, Peer
 from edge_serve.records import frozen
 
@@ -66,7 +67,7 @@ def host_of(address: Any) -> str:
 
 def listen_tcp(host: str, port: int, *, reuse_port: bool = False) -> list[Listener]:
     """Listen on every address of `host` (a name or an address). With port 0 the kernel chooses one port for all.
-    `::` accepts IPv4 as well, like systemd's `ListenStream=<port>`.
+    `::` accepts IPv4 as well, like systemd's `ListenStream=<port>`, and IPv4 alone where the kernel has no IPv6.
 
     Raises:
         OSError: unknown host, or the port is in use.
@@ -87,7 +88,12 @@ def listen_tcp(host: str, port: int, *, reuse_port: bool = False) -> list[Listen
     except OSError as error:
         for listener in listeners:
             listener.close()
+        if host == "::" and error.errno == errno.EAFNOSUPPORT:
+            return listen_tcp("0.0.0.0", port, reuse_port=reuse_port)
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+    except UnicodeError as error:
+        text = f"cannot listen on {shortened(host, 80)}:{port}: the address is too long for a name"
+        raise OSError(errno.EINVAL, text) from error
     return listeners
 
 

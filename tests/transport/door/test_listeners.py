@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from edge_serve.doctor.ports import DoorPort, examine_port
 from edge_serve.transport.door import listeners
 from edge_serve.transport.door.listeners import Acceptor, Listener, listen_tcp
 from tests.stories import played
@@ -68,3 +69,29 @@ async def test_without_descriptors_it_waits_and_tries_again(
         "cannot accept a connection, no descriptor is free",
         "cannot accept a connection: [Errno 1] EPERM",
     ]
+
+
+class _Ipv4Socket(socket.socket):
+    """A socket of a kernel without IPv6."""
+
+    def __init__(self, family: int = -1, *arguments: Any, **options: Any) -> None:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        super().__init__(family, *arguments, **options)
+
+
+def test_every_address_is_that_of_ipv4_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", _Ipv4Socket)
+    (listener,) = listen_tcp("::", 0)
+    host, port = listener.sock.getsockname()
+    assert host == "0.0.0.0"
+    assert "in use" in str(examine_port(DoorPort(port, "::", "--http-port")).text)
+    listener.close()
+    assert examine_port(DoorPort(port, "::", "--http-port")).good is True
+    with pytest.raises(OSError, match="cannot listen on ::1:0: Address family"):
+        listen_tcp("::1", 0)
+
+
+def test_an_address_that_is_too_long_for_a_name_is_an_error_of_the_address() -> None:
+    with pytest.raises(OSError, match=r"cannot listen on x{77}\.\.\.:0: the address is too long for a name"):
+        listen_tcp("x" * 300, 0)
