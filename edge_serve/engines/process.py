@@ -80,7 +80,10 @@ async def run_build(
         raise answer.error
     if answer.done is None:
         raise _crash(status, answer.phase, lines)
-    return BuiltEngine(**answer.done)
+    try:
+        return BuiltEngine(**answer.done)
+    except TypeError as error:
+        raise _other_version(error) from error
 
 
 async def _start(command: Sequence[str], variables: Mapping[str, str]) -> asyncio.subprocess.Process:
@@ -119,7 +122,15 @@ def _take(answer: _Answer, found: Mapping[str, Any]) -> None:
     elif "error" in found:
         answer.error = BY_TRITON_CODE.get(found.get("code", 1), Internal)(found["error"])
     else:
-        answer.phase, answer.percent = found["phase"], found["percent"]
+        try:
+            answer.phase, answer.percent = found["phase"], found["percent"]
+        except KeyError as error:
+            raise _other_version(error) from error
+
+
+def _other_version(error: Exception) -> EdgeServeError:
+    text = f"the process that built it gave an answer of another version ({error})"
+    return Internal(f"{Step.BUILD.value}: {text}; restart the server: its files were replaced")
 
 
 async def _listen(stream: asyncio.StreamReader, lines: deque[str]) -> None:
