@@ -275,7 +275,8 @@ def _joined(values: Array, datatype: DataType) -> str:
     if datatype is DataType.BYTES:
         return ",".join([f'"{value.decode(errors="replace")}"' for value in values])
     if datatype.size <= 2:
-        return _table(datatype)[values.view(f"u{datatype.size}")].tobytes().translate(None, b"\0")[:-1].decode()
+        texts: bytes = _table(datatype)[values.view(f"u{datatype.size}")].tobytes()
+        return texts.translate(None, b"\0")[:-1].decode()
     if values.dtype.kind == "f":
         return ",".join(["%g"] * len(values)) % tuple(values.tolist())
     return ",".join(map(repr, values.tolist()))

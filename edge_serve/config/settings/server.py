@@ -494,7 +494,7 @@ def backend_settings(environ: Mapping[str, str]) -> tuple[values.BackendSetting,
     """
     name = "backend_config"
     found, _ = read_settings({name: SETTINGS[name]}, {}, (), environ)
-    return found.get(name, ())
+    return tuple(found.get(name, ()))
 
 
 def _address_of_metrics(config: ServerConfig, program: Program) -> str:
