@@ -22,7 +22,8 @@ class Sequence:
         running: its request that executes now.
         offered: the first request of the queue, if it is in a batcher.
         ended: whether only a START may follow, for example because the last request had END.
-        closed: why requests are refused until the next START, though none had END; None = they are not.
+        closed: why requests are refused until the slot is released or a START comes, though none had END; None = they
+            are not.
         used_ns: when its last request arrived or finished.
         expires_ns: when it is removed from the backlog without a slot; 0 = never, or it is not there.
         clock_ns: when its timer rings next; 0 = none is set.

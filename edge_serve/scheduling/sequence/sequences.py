@@ -5,8 +5,9 @@ instance with its first request and keeps it to its end; without a free slot it 
 served. `direct` and `oldest` decide which of the sequences in slots run.
 
 Unlike Triton, an ID that is used again before its last sequence has run queues behind that one and never overtakes it.
-After a cancelled or late request the rest of its sequence is refused with the same error until the next START. After a
-timeout in the backlog, or when the worker of an instance dies, the sequences end: further requests need a START.
+After a cancelled or late request the rest of its sequence is refused with the same error, until a START comes or its
+slot is released. After a timeout in the backlog, or when the worker of an instance dies, the sequences end: further
+requests need a START.
 
 Each request of an iterative model is a sequence of its own, until the model does not reschedule it. A request with its
 ID and no START is refused. Triton runs such a request with the state of the first one.
@@ -349,12 +350,13 @@ class SequenceScheduler(Scheduler, ABC):
 
     def _settle(self, sequence: Sequence) -> None:
         """Release the slot of a sequence that does not continue, add it to the backlog if it waits for a slot, and
-        remove it if nothing is left of it. The caller fills released slots."""
+        remove it if nothing is left of it. After its slot only a START may follow. The caller fills released slots."""
         if sequence.slot >= 0:
             self._changed(sequence)
             if not (sequence.ended or sequence.closed) or sequence.busy:
                 return
             self._release_slot(sequence)
+            sequence.ended, sequence.closed = True, None
         if sequence.queue:
             self._backlog.setdefault(sequence)
             return

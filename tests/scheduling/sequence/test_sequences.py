@@ -218,6 +218,24 @@ def test_cancelling_a_request_ends_the_rest_of_its_sequence(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_cancelled_sequence_needs_a_start_once_its_slot_is_free(kind: str) -> None:
+    """As in Triton 2.51. Before that, and in the backlog, its requests are cancelled."""
+    scheduler = batcher(kind, 1)
+    _, second, waits = add(scheduler, "1s", "1", "2s")
+    settle(scheduler, 0)
+    scheduler.cancel(second)
+    scheduler.cancel(waits)
+    scheduler.done(0)
+    settle(scheduler, 0)
+
+    assert "START" in refusal(scheduler, part("1"))
+    assert not scheduler.has_sequence(1)
+    with pytest.raises(Cancelled):
+        scheduler.add(part("2"), 0)
+    scheduler._check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["cancelled", "late"])
 def test_without_its_end_a_sequence_ends_with_the_request_before(kind: str, how: str) -> None:
     scheduler = batcher(kind, 1)
