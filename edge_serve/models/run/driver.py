@@ -134,6 +134,9 @@ class Driver(Runner, ModelListener):
             return job
         try:
             self._scheduler.add(job, now)
+        except Cancelled as error:  # an earlier request of its sequence was cancelled
+            self._fail(job, error, record.CANCELED)
+            return job
         except EdgeServeError as error:  # not counted, as in Triton (core src/infer_request.cc, InferenceRequest::Run)
             self._deliver(job, Reply(error=error), None)
             return job

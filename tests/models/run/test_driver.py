@@ -12,17 +12,18 @@ import pytest
 
 from edge_serve.backends.base import Reply
 from edge_serve.clock import MonotonicClock
-from edge_serve.errors import Cancelled, Internal, Unavailable
-from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.errors import Cancelled, Internal, InvalidArgument, Unavailable
+from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.models.run import driver as driving
 from edge_serve.models.run import outage as absence
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.statistics import new_statistics
-from edge_serve.scheduling.core import Decision, DynamicBatching, QueuePolicy, Scheduler
+from edge_serve.scheduling.core import Decision, DynamicBatching, QueuePolicy, Scheduler, SequenceBatching
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.start_delay import DelayedDynamic
 from edge_serve.workers.front.frames.batch import BatchReply
 from tests.leases import Slot
@@ -211,6 +212,27 @@ def test_a_queued_request_is_cancelled_at_once() -> None:
         here.check()
         here.reply()
         assert len(here.model.batches) == 1
+        here.check()
+
+    play(story)
+
+
+def test_each_request_that_is_refused_with_its_cancelled_sequence_counts_as_cancelled() -> None:
+    """As in Triton 2.51, where requests without START are not counted."""
+
+    async def story() -> None:
+        here = Scene(DirectSequences(SequenceBatching(1, 1_000_000), 1))
+        here.submit("a", correlation_id=7, flags=SEQUENCE_START)
+        here.submit("b", correlation_id=7).cancel()
+        here.submit("c", correlation_id=7)
+        here.submit("d", correlation_id=8)
+
+        assert [(one.id, type(one.error)) for one in here.responses] == [
+            ("b", Cancelled),
+            ("c", Cancelled),
+            ("d", InvalidArgument),
+        ]
+        assert (here.statistics.failures["CANCELED"], here.statistics.fail.count) == (2, 2)
         here.check()
 
     play(story)
