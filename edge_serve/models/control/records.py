@@ -181,6 +181,11 @@ class ModelRecord:
                 version.dismissed = True
                 log.info("%s is gone: that this version failed to load no longer counts", version.directory)
 
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether no version serves, loads, drains, or counts as failed."""
+        return all(one.state is VersionState.GONE and not one.failed for one in self.versions.values())
+
     def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
         """Return its entries of the repository index."""
         name, namespace = plain_name(self.name), namespace_of(self.name)
@@ -258,6 +263,8 @@ def repository_index(
 ) -> Iterator[IndexEntry]:
     """Yield the index entries of all models, by name. The table may change meanwhile.
 
+    As in Triton, an unloaded model whose directory is gone is left out.
+
     Args:
         found: the models on disk; models: those that were asked for at least once.
         left_out: model -> why safe mode leaves it out.
@@ -268,7 +275,8 @@ def repository_index(
         if identity in found and found[identity].ambiguous:
             yield IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories")
         elif record is not None and record.versions:
-            yield from record.index_entries(ready_only=ready_only)
+            if identity in found or identity in faults or not record.is_unloaded:
+                yield from record.index_entries(ready_only=ready_only)
         elif not ready_only:
             failure = record.failure if record is not None else ""
             reason = faults.get(identity) or left_out.get(identity) or failure

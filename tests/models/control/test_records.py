@@ -86,6 +86,37 @@ def test_a_model_that_failed_counts_until_it_is_unloaded(tmp_path: Path) -> None
     play(tmp_path, scenario)
 
 
+def test_the_index_leaves_out_an_unloaded_model_whose_directory_is_gone(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        for name in ("m", "served"):
+            house.put(name, 1)
+            await house.registry.load(name)
+        await house.registry.unload("m")
+        for name in ("m", "served"):
+            shutil.rmtree(tmp_path / name)
+        assert house.index() == [("served", "1", "READY", "")]
+
+        house.put("m", 1)
+        assert house.index() == [("m", "1", "UNAVAILABLE", "unloaded"), ("served", "1", "READY", "")]
+        await house.registry.load("m")
+        assert [state for _, _, state, _ in house.index()] == ["READY", "READY"]
+
+    play(tmp_path, scenario)
+
+
+def test_the_index_leaves_out_a_failed_model_once_its_directory_is_gone_and_it_does_not_count(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.broken["m", 1] = BAD
+        await house.registry.load_all()
+        shutil.rmtree(tmp_path / "m")
+        assert house.index() == [("m", "1", "UNAVAILABLE", "Internal: v2 is bad")]
+        await house.registry.dismiss_removed()
+        assert (house.index(), house.registry.is_ready()) == ([], True)
+
+    play(tmp_path, scenario)
+
+
 def test_a_version_that_drains_beside_its_successor_does_not_count(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         house.loader.busy = True
@@ -209,7 +240,7 @@ def test_a_directory_that_does_not_answer_holds_up_no_other_dismissal(
             house.put(name, 1)
             house.loader.broken[name, 1] = BAD
         await house.registry.load_all()
-        shutil.rmtree(tmp_path / "gone")
+        shutil.rmtree(tmp_path / "gone" / "1")
         with monkeypatch.context() as patch:
             patch.setattr(Path, "stat", stat)
             patch.setattr(reader, "read_all", partial(reader.read_all, seconds=0.1))
