@@ -157,18 +157,22 @@ class Service:
     def model_statistics(self, name: str, version: str) -> list[tuple[str, str, ModelStatistics]]:
         """Return (name, version, statistics) of one version, of all of a model, or of every model when `name` is "".
 
+        As in Triton, a version without a name is ignored.
+
         Raises:
             InvalidArgument: the model or version does not serve.
         """
         self._check_running()
+        if not name:
+            return [(served.name, served.version, served.statistics) for served in self.registry.served()]
         if version:
             parse_version(version)
         rows = [
             (served.name, served.version, served.statistics)
             for served in self.registry.served()
-            if (not name or served.name == name) and (not version or int(served.version) == int(version))
+            if served.name == name and (not version or int(served.version) == int(version))
         ]
-        if name and not rows:
+        if not rows:
             raise InvalidArgument(
                 f"requested model version is not available for model '{name}'"
                 if version and self.registry.ready_versions(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,3 +94,20 @@ def test_a_stop_cancels_a_reload(begun: bool) -> None:
 def test_an_index_of_ready_models_is_refused_while_starting() -> None:
     with pytest.raises(Unavailable, match="Server not ready"):
         asyncio.run(_service(Models("LOADING")).read_repository_index(ready_only=True))
+
+
+def test_statistics_of_a_version_without_a_model_are_those_of_all_models() -> None:
+    """As in Triton, which ignores the version."""
+
+    class Registry:
+        """A registry with two models."""
+
+        def served(self) -> list[SimpleNamespace]:
+            """Return them."""
+            return [SimpleNamespace(name=name, version="1", statistics=None) for name in ("a", "b")]
+
+    service = Service(Registry())  # type: ignore[arg-type]  # the part that is asked
+    service.started = True
+
+    for version in ("", "3", "x"):
+        assert [name for name, _, _ in service.model_statistics("", version)] == ["a", "b"]
