@@ -120,10 +120,14 @@ class Registry:
             return None
 
     def _unknown(self, name: str, lack: str) -> NotFound:
-        """Return the error for a model without a version to serve. It says that the load failed, but not why."""
+        """Return the error for a model without a version to serve. It says that the load failed, but not why.
+
+        Args:
+            name: its key in the registry; clients do not see the namespace, which is a path of this machine.
+        """
         record = self._models.get(name)
         advice = _FAILED_TO_LOAD if record is not None and record.failure else ""
-        return NotFound(with_advice(f"Request for unknown model: '{name}' {lack}", advice))
+        return NotFound(with_advice(f"Request for unknown model: '{plain_name(name)}' {lack}", advice))
 
     def _find(self, name: str, version: str) -> Served:
         """Return the version for a request that names a number, or whose model `highest` does not have by this name.
@@ -143,12 +147,13 @@ class Registry:
             raise self._unknown(name, "has no available versions")
         known = record.versions.get(number)
         if known is None:
-            raise NotFound(f"Request for unknown model: '{name}' version {number} is not found")
+            raise NotFound(f"Request for unknown model: '{plain_name(name)}' version {number} is not found")
         if known.served is None:
             replaced = self._serving.draining(name, version)
             if replaced is not None:
                 return replaced
-            raise Unavailable(f"Request for unknown model: '{name}' version {number} is not at ready state")
+            text = f"Request for unknown model: '{plain_name(name)}' version {number} is not at ready state"
+            raise Unavailable(text)
         return known.served
 
     def _identity(self, name: str) -> str:

@@ -106,3 +106,21 @@ def test_a_request_with_namespaces_reads_no_disk(tmp_path: Path, monkeypatch: py
             assert house.registry.find_rebound() == []
 
     play(tmp_path, scenario)
+
+
+def test_clients_see_no_namespace(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.repository.namespaced = True
+        house.put("m", 1)
+        await house.registry.load_all()
+        await house.registry.unload("m")
+        for name in ("m", f"{tmp_path}::m"):
+            for version, text in (
+                ("", "'m' has no available versions"),
+                ("1", "'m' version 1 is not at ready state"),
+                ("7", "'m' version 7 is not found"),
+            ):
+                with pytest.raises(EdgeServeError, match=f"^Request for unknown model: {text}$"):
+                    house.registry.lookup(name, version)
+
+    play(tmp_path, scenario)
