@@ -14,6 +14,7 @@ import pytest
 
 from tests.server.running import Running, python_model, running
 from tests.server.sequence_models import events
+from tests.server.test_readiness import wait_for
 
 #: OUT = A + B + 1 (B is optional), and whether the model could write into its inputs
 ADD = """
@@ -130,6 +131,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         twice = [(model, {"A": "X"}, "t"), (model, {"A": "t"}, "u"), ("add", {"A": "t", "B": "u"}, "Y")]
         ensemble(root, f"twice_{model}", twice)
     ensemble(root, "stream", [("repeat", {"A": "X"}, "t"), ("add", {"A": "t"}, "u"), ("more", {"A": "u"}, "Y")])
+    ensemble(root, "solo", chain(1, "repeat"))
     ensemble(root, "circle", [("add", {"A": "X", "B": "b"}, "a"), ("more", {"A": "a"}, "b"), ("add", {"A": "b"}, "Y")])
     ensemble(root, "itself", [("itself", {"A": "X"}, "Y")])
     ensemble(root, "clash", chain(2), kind="TYPE_INT64")
@@ -224,6 +226,17 @@ def test_each_response_of_a_decoupled_step_is_answered(server: Running, count: i
     found = [event["Y"] for event in events(body)]
     assert [value[0] if count > 1 else value for value in found] == [5, 6, 7]
     assert count == 1 or all(len(value) == count for value in found)
+
+
+def test_the_compute_time_of_a_decoupled_step_counts_for_its_ensemble(server: Running) -> None:
+    assert server.post("/v2/models/solo/generate_stream", {"X": [3.0]})[0] == 200
+
+    def read() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(server.get("/v2/models/solo/stats")[1])["model_stats"][0]
+        return found
+
+    wait_for(lambda: read()["inference_stats"]["success"]["count"] == 1)
+    assert read()["inference_stats"]["compute_infer"]["ns"] > 0
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Ensemble:
         most_calls: `max_inflight_requests` of a decoupled ensemble: calls of one step at a time; 0 = any number.
 
     Attributes:
-        landed: called after the last answer to each request; set by the runner.
+        landed: called after the last answer to each request, once it is counted; set by the runner.
         decoupled: the steps whose models are decoupled; none if the ensemble itself is not.
         wanted: the outputs that each step requests.
         members: the member of each step, from its first call on.
@@ -117,6 +117,7 @@ class Flight:
         "_held",
         "_last",
         "_lease",
+        "_lent",
         "_on_response",
         "_outputs",
         "_request",
@@ -141,6 +142,8 @@ class Flight:
         self._fails_last = True
         #: the client's memory; None = it belongs to the answer
         self._lease = request.lease
+        #: calls of decoupled steps whose models may still read their inputs, and have not reported all compute times
+        self._lent = 0
         rows = request.rows if ensemble.signature.max_batch_size else 0
         tensors = {tensor.name: tensor for tensor in request.inputs}
         self._given = StepOutputs(tensors, rows, (request.correlation_id, request.flags))
@@ -316,7 +319,16 @@ class Flight:
         if self._lease is not None:
             self._lease = shared = SharedLease.of(self._lease)
             leases.append(shared.share())
-        return Leases([lease for lease in leases if lease is not None])
+        self._lent += 1
+        return Leases([lease for lease in leases if lease is not None], self._returned)
+
+    def _returned(self) -> None:
+        """Take note that the call of a decoupled step is over, and its compute times are known. The last such call
+        counts a request that was answered before."""
+        self._lent -= 1
+        if self._answered and self._error is None and not self._lent:
+            self._count()
+            self._ensemble.landed()
 
     # ---- answering ------------------------------------------------------------------------------------------------
 
@@ -348,8 +360,16 @@ class Flight:
             last = self._empty()
             last.null = True
         last.final = True
-        record_answer(self._ensemble, self._request, self._start_ns, self._compute)
+        if self._lent:  # counted by the last of these calls
+            self._deliver(last)
+            return
+        self._count()
         self._deliver(last)
+        self._ensemble.landed()
+
+    def _count(self) -> None:
+        """Record a request that was answered without an error."""
+        record_answer(self._ensemble, self._request, self._start_ns, self._compute)
 
     def refuse(self, error: EdgeServeError) -> None:
         """End with an error that names the ensemble."""
@@ -359,6 +379,7 @@ class Flight:
         times = 2 if self._fails_last else 1
         ending.error = record_refusal(self._ensemble, error, reason, times, self._start_ns)
         self._deliver(ending)
+        self._ensemble.landed()
 
     def _deliver(self, response: InferResponse) -> None:
         self._answered = True
@@ -370,7 +391,6 @@ class Flight:
         if self._lease is not None:
             self._lease.release()
         notify(self._on_response, response)
-        self._ensemble.landed()
 
     def _empty(self) -> InferResponse:
         face = self._ensemble.signature

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edge_serve.messages.infer import Lease
 
@@ -57,20 +57,28 @@ def shares(lease: Lease | None, holders: int) -> list[Lease | None]:
 
 
 class Leases:
-    """Several leases, in different arenas, that are released together."""
+    """Several leases, in different arenas, that are released together.
 
-    __slots__ = ("_leases",)
+    Args:
+        on_release: called once, before they are released.
+    """
+
+    __slots__ = ("_leases", "_on_release")
 
     #: no arena holds all of it
     offset = -1
     arena: object = None
     view = memoryview(b"")
 
-    def __init__(self, leases: Sequence[Lease]) -> None:
+    def __init__(self, leases: Sequence[Lease], on_release: Callable[[], None] | None = None) -> None:
         self._leases = leases
+        self._on_release = on_release
 
     def release(self) -> None:
         """Release all of them."""
+        on_release, self._on_release = self._on_release, None
+        if on_release is not None:
+            on_release()
         leases, self._leases = self._leases, ()
         for lease in leases:
             lease.release()

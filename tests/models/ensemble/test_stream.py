@@ -9,6 +9,7 @@ import pytest
 
 from edge_serve.errors import Cancelled, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
+from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.tensors import DataType, Handle, InferTensor
 from edge_serve.models.ensemble.ensemble import EnsembleRunner
 from edge_serve.models.ensemble.flight import Ensemble
@@ -68,6 +69,7 @@ def test_each_response_starts_a_separate_chain() -> None:
         scene.job("q").answer(int32("C", value + 10))
         assert not scene.answers[-1].final
     end(scene.job("p"))
+    return_from_execute(scene.job("p"))
 
     assert values(scene) == [[11], [12]]
     assert [answer.final for answer in scene.answers] == [False, False, True]
@@ -75,6 +77,28 @@ def test_each_response_starts_a_separate_chain() -> None:
     assert scene.answers[0].parameters == NO_SEQUENCE
     assert scene.runner.in_flight() == 0
     assert scene.statistics.success.count == 1
+
+
+def test_a_request_counts_once_the_times_of_its_decoupled_members_are_known() -> None:
+    """A decoupled model may send its last response long before `execute` returns, which reports the times."""
+    scene = streaming(CHAIN, decoupled="pq")
+    times = ComputeTimes()
+    scene.send(compute=times)
+    respond(scene.job("p"), int32("C", 1), final=True)
+    respond(scene.job("q"), int32("C", 2), final=True)
+    assert scene.answer.final
+    for name in ("q", "p"):
+        assert (scene.statistics.success.count, scene.runner.in_flight()) == (0, 1)
+        compute = scene.job(name).request.compute
+        assert compute is not None
+        compute.add(1000, 1010, 1110, 1115)
+        return_from_execute(scene.job(name))
+        return_from_execute(scene.job(name))
+
+    stats = scene.statistics
+    assert (stats.success.count, stats.execution_count, scene.runner.in_flight()) == (1, 1, 0)
+    assert [d.ns for d in (stats.compute_input, stats.compute_infer, stats.compute_output)] == [20, 200, 10]
+    assert times.infer_ns == 200
 
 
 def test_the_last_chain_ends_the_stream() -> None:
@@ -253,6 +277,7 @@ def test_max_inflight_requests_holds_calls_back() -> None:
     for index in range(5):
         scene.models["q"].jobs[index].answer(int32("C", index))
     end(scene.job("p"))
+    return_from_execute(scene.job("p"))
 
     assert values(scene) == [[0], [1], [2], [3], [4]]
     assert scene.runner.in_flight() == 0

@@ -7,6 +7,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.clock import MonotonicClock
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.statistics import new_statistics
@@ -117,6 +119,22 @@ def test_a_stream_that_waits_in_the_queue_is_paused_when_it_begins(resumed: bool
         scene.respond(final=True)
         scene.return_from_execute()
         assert scene.model.told == ([] if resumed else [("hold", 0, scene.model.batches[1], 0)])
+
+    play(story)
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_the_inputs_are_released_after_the_compute_times_are_reported(returned: bool) -> None:
+    """Ensembles count a request when its inputs are released."""
+
+    def story() -> None:
+        scene = Scene()
+        scene.job.request.compute = times = ComputeTimes()
+        steps: list[Callable[[], None]] = [scene.return_from_execute, partial(scene.respond, final=True)]
+        for step in steps if returned else reversed(steps):
+            assert scene.body.released == 0
+            step()
+        assert (scene.body.released, times.infer_ns) == (1, 10)
 
     play(story)
 
