@@ -1,7 +1,7 @@
 """Header blocks of HTTP/2: decoded with HPACK (RFC 7541), checked as RFC 9113 8 asks, and encoded for answers.
 
 A client sends the same bytes for the same head as long as its dynamic table does not change. So the decoder keeps a
-memo of decoded blocks until a block changes the table, and a repeated head costs one look-up. Long heads are not in it.
+memo of decoded blocks until a block changes the table, and a repeated head costs one look-up.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MAX_LIST = 16 * 1024
 #: a longer one is not decoded, so the dynamic tables of both sides differ, and the connection is closed
 _HARD_LIST = 4 * MAX_LIST
 _TABLE_SIZE = 4096
-#: entries of the memo of a connection, which an idle one keeps, and bytes of the longest header list in it
-_MAX_HEADS, _MEMO_HEAD_BYTES = 64, 2048
+#: entries of the memo of a connection, which an idle one keeps, and bytes of all their header lists
+_MAX_HEADS, _MAX_KEPT = 64, 128 * 1024
 
 #: three dynamic table size updates (RFC 7541 6.3), of which a block may begin with two (4.2); `hpack` takes any number
 _SIZE_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
@@ -67,13 +67,15 @@ class HeaderBlockReader:
         charge: called with the number of fields of each block that is decoded; may raise ConnectionFault.
     """
 
-    __slots__ = ("_charge", "_decoder", "_heads")
+    __slots__ = ("_charge", "_decoder", "_heads", "_kept")
 
     def __init__(self, charge: Callable[[int], None]) -> None:
         self._charge = charge
         self._decoder = Decoder(max_header_list_size=_HARD_LIST)
         self._decoder.max_allowed_table_size = _TABLE_SIZE
         self._heads: Memo[bytes, StreamHead] = Memo(_MAX_HEADS)
+        #: bytes that were added to the memo since it was empty, those of evicted entries too
+        self._kept = 0
 
     def read(self, block: bytes) -> StreamHead:
         """Decode the header block of a request.
@@ -88,13 +90,14 @@ class HeaderBlockReader:
         fields, unchanged = self.decode(block)
         size = sum(len(name) + len(value) + 32 for name, value in fields)
         head = _read_head(fields, size)
-        if unchanged and size <= _MEMO_HEAD_BYTES:
-            self._heads.add(block, head)
+        if unchanged and not head.too_large:
+            self._add(block, head, size)
         return head
 
     def clear(self) -> None:
         """Clear the memo: heads that repeat are decoded again, and have no `meaning`."""
         self._heads.clear()
+        self._kept = 0
 
     def decode(self, block: bytes) -> tuple[Fields, bool]:
         """Return the fields, and whether the dynamic table is unchanged.
@@ -117,8 +120,14 @@ class HeaderBlockReader:
         newest = entries[0] if entries else None
         unchanged = newest is before[0] and len(entries) == before[1] and table.maxsize == before[2]
         if not unchanged:
-            self._heads.clear()
+            self.clear()
         return fields, unchanged
+
+    def _add(self, block: bytes, head: StreamHead, size: int) -> None:
+        if self._kept + size > _MAX_KEPT:
+            self.clear()
+        self._kept += size
+        self._heads.add(block, head)
 
 
 def _read_head(fields: Fields, size: int) -> StreamHead:

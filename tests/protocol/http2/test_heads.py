@@ -47,10 +47,26 @@ def test_repeated_header_blocks_are_the_same_object() -> None:
     assert reader.read(encode(None, PSEUDO)).fields == []
 
 
-def test_long_heads_are_not_kept() -> None:
-    reader, block = make_reader(), encode(None, [*PSEUDO, *[(b"x", b"y")] * 60])
+def test_heads_with_a_token_are_kept() -> None:
+    reader, block = make_reader(), encode(None, [*PSEUDO, (b"authorization", b"Bearer " + b"x" * 12_000)])
+
+    assert reader.read(block) is reader.read(block)
+
+
+def test_heads_that_are_refused_are_not_kept() -> None:
+    reader, block = make_reader(), encode(None, [*PSEUDO, (b"cookie", b"x" * MAX_LIST)])
 
     assert reader.read(block) is not reader.read(block)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(31, True), (33, False)])
+def test_the_bytes_of_all_kept_heads_are_limited(count: int, kept: bool) -> None:
+    reader, token = make_reader(), (b"authorization", b"x" * 4000)
+    blocks = [encode(None, [*PSEUDO[:2], (b":path", b"/%d" % index), token]) for index in range(count)]
+    heads = [reader.read(block) for block in blocks]
+
+    assert reader.read(blocks[-1]) is heads[-1]
+    assert (reader.read(blocks[0]) is heads[0]) is kept
 
 
 @examples(60, 300, st.binary(max_size=60))
