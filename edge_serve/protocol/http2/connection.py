@@ -49,7 +49,7 @@ class Http2:
         self.table = StreamTable(host, output, clock, unsent)
         self._data = DataReader(self.table)
         self.received = 0
-        self._heads = HeaderBlockReader(self.table.charge_fields)
+        self._heads = HeaderBlockReader(self.table.charge)
         self.greeted = False
         self._settled = False
         self._refusing = False
@@ -222,7 +222,7 @@ class Http2:
         if not stream_id & 1:
             raise ConnectionFault(Code.PROTOCOL_ERROR, f"a client cannot begin stream {stream_id} (RFC 9113 5.1.1)")
         if self._refusing:
-            self._heads.decode(block)  # for its effect on the dynamic table
+            self._skip_block(block)
             table.recent.add(stream_id, None)  # the client reads in GOAWAY that it was not taken
             return
         table.last = stream_id
@@ -236,8 +236,13 @@ class Http2:
         if flags & frames.END_STREAM and not stream.closed:
             table.end_request(stream)
 
+    def _skip_block(self, block: bytes) -> None:
+        """Decode a header block that nothing reads, for its effect on the dynamic table."""
+        self._heads.decode(block)
+        self.table.charge(TRIFLE)
+
     def _on_trailers(self, block: bytes, flags: int, stream_id: int) -> None:
-        self._heads.decode(block)  # for its effect on the dynamic table
+        self._skip_block(block)
         stream = self.table.open.get(stream_id)
         if stream is None:
             if stream_id in self.table.recent:

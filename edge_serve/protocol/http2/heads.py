@@ -30,6 +30,11 @@ _TABLE_SIZE = 4096
 #: entries of the memo of a connection, which an idle one keeps, and bytes of all their header lists
 _MAX_HEADS, _MAX_KEPT = 64, 128 * 1024
 
+#: fields and bytes of a header list that cost one token (see `Allowance`), by whichever of them is more. One byte of a
+#: block can be a field of 4 KiB, out of the dynamic table. A list of MAX_LIST costs as much for its bytes as the answer
+#: of a unary call earns.
+_FIELDS_PER_TOKEN, _BYTES_PER_TOKEN = 16, 2048
+
 #: three dynamic table size updates (RFC 7541 6.3), of which a block may begin with two (4.2); `hpack` takes any number
 _SIZE_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 
@@ -64,7 +69,8 @@ class HeaderBlockReader:
     """Decodes the header blocks of one connection, in the order in which they arrive.
 
     Args:
-        charge: called with the number of fields of each block that is decoded; may raise ConnectionFault.
+        charge: called with the price of each decoded block that is larger than an ordinary one; may raise
+            ConnectionFault.
     """
 
     __slots__ = ("_charge", "_decoder", "_heads", "_kept")
@@ -87,8 +93,7 @@ class HeaderBlockReader:
         head = self._heads.get(block)
         if head is not None:
             return head
-        fields, unchanged = self.decode(block)
-        size = sum(len(name) + len(value) + 32 for name, value in fields)
+        fields, size, unchanged = self.decode(block)
         head = _read_head(fields, size)
         if unchanged and not head.too_large:
             self._add(block, head, size)
@@ -99,8 +104,8 @@ class HeaderBlockReader:
         self._heads.clear()
         self._kept = 0
 
-    def decode(self, block: bytes) -> tuple[Fields, bool]:
-        """Return the fields, and whether the dynamic table is unchanged.
+    def decode(self, block: bytes) -> tuple[Fields, int, bool]:
+        """Return the fields, the bytes of their list (see MAX_LIST), and whether the dynamic table is unchanged.
 
         Raises:
             ConnectionFault: the block cannot be decoded, or `charge` refuses it.
@@ -116,12 +121,14 @@ class HeaderBlockReader:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, str(error)) from error
         except (HPACKError, IndexError, ValueError) as error:
             raise ConnectionFault(Code.COMPRESSION_ERROR, "a header block that cannot be decoded") from error
-        self._charge(len(fields))
+        size = sum([len(name) + len(value) + 32 for name, value in fields])
+        if len(fields) >= _FIELDS_PER_TOKEN or size >= _BYTES_PER_TOKEN:
+            self._charge(max(len(fields) // _FIELDS_PER_TOKEN, size // _BYTES_PER_TOKEN))
         newest = entries[0] if entries else None
         unchanged = newest is before[0] and len(entries) == before[1] and table.maxsize == before[2]
         if not unchanged:
             self.clear()
-        return fields, unchanged
+        return fields, size, unchanged
 
     def _add(self, block: bytes, head: StreamHead, size: int) -> None:
         if self._kept + size > _MAX_KEPT:

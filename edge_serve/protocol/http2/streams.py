@@ -23,8 +23,6 @@ _FULL = 10_000
 _PER_SECOND = 2_000
 _PER_ANSWER = 4
 
-#: fields of an ordinary head; to decode a head of twice as many takes twice as long
-_FIELDS = 16
 #: price of a frame that changes nothing, or that is answered with a few bytes
 TRIFLE = 1
 #: price of a request that its client cancelled (rapid reset) or provoked us to reset, or that was refused
@@ -177,13 +175,12 @@ class StreamTable:
         if self.draining and not self.open and not self.over:
             self.host.on_idle()
 
-    def charge_fields(self, count: int) -> None:
-        """Charge the turn and the allowance for a header block with `count` decoded fields, beyond an ordinary one.
+    def charge(self, price: int) -> None:
+        """Subtract `price` from the turn and from the allowance.
 
         Raises:
-            ConnectionFault: the client has sent too many.
+            ConnectionFault: the allowance is spent.
         """
-        price = count // _FIELDS
         self.turn -= price
         self.allowance.spend(price)
 

@@ -298,6 +298,7 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
     "empty data": lambda index: (b"" if index else headers(1)) + data(1, b""),
     "priorities": lambda index: frame(PRIORITY, 0, 1, bytes(5)),
     "unknown": lambda index: frame(0x55, 0, 0),
+    "trailers": lambda index: headers(1, end=True) if index else headers(1) + frames.build_rst_stream(1, Code.CANCEL),
     "empty continuations": lambda index: frame(CONTINUATION, 0, 1) if index else frame(HEADERS, 0, 1, BLOCK),
 }  # fmt: skip
 
@@ -324,7 +325,29 @@ def test_the_price_of_a_head_is_by_field() -> None:
     assert scene.fault() is None
 
     with pytest.raises(frames.ConnectionFault):
-        scene.http2.table.charge_fields(16 * 10_000)
+        scene.http2.table.charge(10_000)
+
+
+def test_the_price_of_a_head_is_by_byte() -> None:
+    """Ten bytes of a block are 40 KB of fields, if each of them repeats an entry of the dynamic table."""
+    scene = Scene()
+    scene.send(headers(1, block=BLOCK + b"\x40" + encode_literal(b"x", b"v" * 3990)[1:]))
+    scene.send(*[headers(2 * index + 3, block=BLOCK + b"\xbe" * 10) for index in range(64)])
+
+    assert len(scene.streams) == 5
+    assert scene.http2.table.unread
+
+
+def test_blocks_that_are_not_read_have_their_turn() -> None:
+    """Trailers, and heads of new streams after the last GOAWAY, are decoded like others."""
+    scene = Scene()
+    scene.send(headers(1), headers(3, end=True), frames.build_rst_stream(1, Code.CANCEL))
+    scene.send(*[headers(1, end=True)] * 100)
+    assert scene.http2.table.unread
+    scene.http2.receive(b"")
+    scene.http2.refuse_new()
+    scene.send(*[headers(2 * index + 5, end=True) for index in range(100)])
+    assert scene.http2.table.unread
 
 
 def test_the_price_of_new_windows_is_by_stream() -> None:
