@@ -23,15 +23,11 @@ from edge_serve.transport.grpc.call_head import CallHead, Conversation, Deadline
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from edge_serve.transport.grpc.inflater import Inflater
 from edge_serve.transport.grpc.messages import PREFIX_SIZE, UNANSWERED, Message, MessageReader
-from edge_serve.transport.v2.routes import RouteGroup
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.connection import GrpcConnection
 
 log = logging.getLogger(__name__)
-
-#: the methods whose messages have tensors or files; the event loop reads those of all others (`Operation.check_body`)
-_LARGE = frozenset({RouteGroup.INFERENCE, RouteGroup.MODEL_REPOSITORY})
 
 FAULT = Internal("the server failed to handle this request, its log says why")
 
@@ -144,7 +140,7 @@ class GrpcCall(Http2Stream):
     def max_message(self) -> int:
         """Bytes of the longest message that the call takes, both as sent and inflated."""
         most, method = self._connection.shared.max_message, self.asked.method
-        return most if method is not None and method.group in _LARGE else min(most, SMALL_BYTES)
+        return most if method is not None and method.large else min(most, SMALL_BYTES)
 
     @property
     def in_flight(self) -> InFlight:

@@ -64,6 +64,8 @@ class Method:
         compresses: the compression level applies to its answers.
         place: see `GrpcCall.find_place`.
         prepare: prepares a large message in ordinary memory in a thread, before the method receives it.
+        large: its messages have tensors or files, and may have more than SMALL_BYTES. The event loop reads those of
+            other methods (`Operation.check_body`).
     """
 
     group: RouteGroup
@@ -73,6 +75,7 @@ class Method:
     compresses: bool = False
     place: Callable[[bytes, int], Room | None] | None = None
     prepare: Prepare | None = None
+    large: bool = False
 
 
 #: --grpc-infer-response-compression-level -> the encodings to offer, the preferred one first

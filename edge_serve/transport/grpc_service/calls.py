@@ -104,7 +104,9 @@ class UnaryCalls:
             "CudaSharedMemoryUnregister": (RouteGroup.SHARED_MEMORY, Role.ADMIN, self._cuda_unregister),
         }
         self.table = {
-            INFERENCE + name: Method(group, role, _make_answer(getattr(pb, f"{name}Request"), ask))
+            INFERENCE + name: Method(
+                group, role, _make_answer(getattr(pb, f"{name}Request"), ask), large=name == "RepositoryModelLoad"
+            )
             for name, (group, role, ask) in calls.items()
         }
         # HealthCheckRequest has one string field, as this message

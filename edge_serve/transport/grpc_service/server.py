@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from edge_serve.access.roles import Role
@@ -125,9 +126,12 @@ class GrpcServer(Door[GrpcConnection]):
 def _make_methods(service: GrpcService, inference: GrpcInference, watchers: Watchers) -> dict[str, Method]:
     """Return the table of methods by path."""
     methods = UnaryCalls(service).table
-    place, prepare = inference.place, inference.prepare
-    methods[MODEL_INFER] = Method(RouteGroup.INFERENCE, Role.INFER, inference.infer, None, True, place, prepare)
-    methods[MODEL_STREAM_INFER] = Method(RouteGroup.INFERENCE, Role.INFER, None, inference.stream, True, place, prepare)
+    infer = Method(
+        RouteGroup.INFERENCE, Role.INFER, inference.infer, compresses=True, place=inference.place,
+        prepare=inference.prepare, large=True,
+    )  # fmt: skip
+    methods[MODEL_INFER] = infer
+    methods[MODEL_STREAM_INFER] = replace(infer, answer=None, open=inference.stream)
     methods[WATCH] = Method(RouteGroup.HEALTH, Role.HEALTH, open=watchers.open)
     for path in REFLECTION:
         methods[path] = Method(RouteGroup.METADATA, Role.READ, open=open_reflection)

@@ -515,12 +515,23 @@ async def test_messages_that_are_refused(name: str) -> None:
         assert text in found["grpc-message"]
 
 
-@pytest.mark.parametrize("path", [*REFLECTION, INFERENCE + "ServerMetadata"])
+@pytest.mark.parametrize("path", [*REFLECTION, INFERENCE + "ServerMetadata", INFERENCE + "RepositoryIndex"])
 @played
 async def test_calls_without_tensors_have_small_messages(path: str) -> None:
     async with raw_scene() as scene:
         found = await _one(await scene.connect(), block(path), struct.pack(">BI", 0, SMALL_BYTES + 1) + b"x")
         assert (found["grpc-status"], "vs. 262144" in found["grpc-message"]) == ("8", True)
+
+
+@played
+async def test_a_load_may_bring_large_files() -> None:
+    load = pb.RepositoryModelLoadRequest(model_name="m")
+    load.parameters["file:1/model.onnx"].bytes_param = bytes(SMALL_BYTES)
+    async with raw_scene() as scene:
+        found = await _one(
+            await scene.connect(), block(INFERENCE + "RepositoryModelLoad"), message(load.SerializeToString())
+        )
+        assert found["grpc-status"] == "0"
 
 
 @played
