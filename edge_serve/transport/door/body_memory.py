@@ -8,6 +8,7 @@ when its own state is final.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -16,6 +17,8 @@ from edge_serve.errors import EdgeServeError, Overloaded
 from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1.errors import ContentTooLarge, RequestTimeout
 from edge_serve.records import entity
+
+_log = logging.getLogger(__name__)
 
 #: bytes by which the claim of a chunked body grows
 STEP = 1 << 20
@@ -279,7 +282,10 @@ class BodyMemory:
         claim.size = size
         for one in evicted:
             assert one._evict is not None, "growing claims have it"
-            one._evict(self.refuse())
+            try:
+                one._evict(self.refuse())
+            except Exception:  # the others have lost their memory too, and this body has its own
+                _log.exception("refusing an evicted body failed")
         return size
 
     def _find_younger(self, claim: Claim, missing: int) -> list[Claim]:

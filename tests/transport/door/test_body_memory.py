@@ -110,6 +110,21 @@ def test_the_memory_of_an_evicted_body_is_for_the_one_that_grows() -> None:
     assert small.granted
 
 
+def test_every_evicted_body_is_notified(caplog: pytest.LogCaptureFixture) -> None:
+    memory = BodyMemory(10 * STEP)
+    others = Asker(memory)
+
+    def fail(error: Overloaded) -> None:
+        raise ValueError("a fault of a connection")
+
+    old, other, failing = memory.claim_growing(fail), others.growing(), memory.claim_growing(fail)
+    assert [claim.grow(3 * STEP) for claim in (old, other, failing)] == [3 * STEP] * 3
+    assert old.grow(8 * STEP) == 8 * STEP
+
+    assert (memory.used, len(others.evicted)) == (8 * STEP, 1)
+    assert "a fault of a connection" in caplog.text
+
+
 def test_no_body_is_evicted_in_vain() -> None:
     memory = BodyMemory(100 * STEP)
     asker, others = Asker(memory), Asker(memory)
