@@ -46,18 +46,12 @@ def door_of(name: str, place: int | str, config: ServerConfig) -> str:
 
     Args:
         name: FileDescriptorName=, or the name of its unit.
-        place: its port, or its path; "" = unknown.
+        place: its port, its path, or "@" and its abstract name; "" = unknown.
 
     Raises:
-        InvalidArgument: it is for none of them, or it is a port for the door `admin`, which asks for no token.
+        InvalidArgument: it is for none of them, or it has no path and is for the door `admin`, which asks for no token:
+            the mode of its file says who may connect.
     """
-    if name == "admin" and isinstance(place, int):
-        raise InvalidArgument(
-            "FileDescriptorName=admin gives clients all rights without a token: "
-            f"found the port {place} for it, expected ListenStream= to be a path, such as /run/edge-serve/admin.sock"
-        )
-    if name in DOORS:
-        return name
     places: dict[int | str, str] = {
         config.metrics_port: "metrics",
         config.grpc_port: "grpc",
@@ -65,11 +59,17 @@ def door_of(name: str, place: int | str, config: ServerConfig) -> str:
         config.http_unix_socket: "http",
         config.admin_socket: "admin",
     }
-    door = places.get(place) if place else None
+    found = place or "an unknown place"
+    door = name if name in DOORS else places.get(place) if place else None
     if door is None:
         raise InvalidArgument(
-            f"found a socket '{name}' at {place or 'an unknown place'} from the service manager, "
+            f"found a socket '{name}' at {found} from the service manager, "
             f"expected FileDescriptorName= to be one of {', '.join(DOORS)}, or the address of one of these doors"
+        )
+    if door == "admin" and not str(place).startswith("/"):
+        raise InvalidArgument(
+            f"the door admin gives clients all rights without a token: found {found} for it from the service manager, "
+            "expected ListenStream= to be a path, such as /run/edge-serve/admin.sock"
         )
     return door
 
@@ -88,7 +88,7 @@ def inherit(environ: Mapping[str, str], pid: int, config: ServerConfig) -> Inher
             raise InvalidArgument(
                 f"socket '{name}' of the service manager: {error}; ListenStream= makes one"
             ) from error
-        address = listener.sock.getsockname()
-        place = str(address) if listener.sock.family == socket.AF_UNIX else int(address[1])
+        sock = listener.sock
+        place = listener.name if sock.family == socket.AF_UNIX else int(sock.getsockname()[1])
         found.setdefault(door_of(name, place, config), []).append(listener)
     return found

@@ -23,7 +23,9 @@ import tritonclient.grpc as triton
 
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
+from edge_serve.systemd import activation
 from edge_serve.systemd.activation import door_of, inherit, numbers_and_names
+from edge_serve.transport.door.listeners import Listener
 from tests.server.running import ADD_SUB, PATIENCE, python_model
 from tests.supervision.manager import Mailbox, mailbox, ready
 
@@ -70,10 +72,25 @@ def test_a_socket_for_no_door_is_refused(place: int | str) -> None:
         door_of("unit.socket", place, ServerConfig())
 
 
-def test_the_admin_door_is_a_unix_socket() -> None:
+@pytest.mark.parametrize("place", [9000, "@admin", ""])
+def test_the_admin_door_has_a_path(place: int | str) -> None:
     assert door_of("admin", "/run/admin", ServerConfig()) == "admin"
-    with pytest.raises(InvalidArgument, match="found the port 9000 for it, expected ListenStream= to be a path"):
-        door_of("admin", 9000, ServerConfig())
+    text = f"found {place or 'an unknown place'} for it from the service manager, expected ListenStream= to be a path"
+    with pytest.raises(InvalidArgument, match=text):
+        door_of("admin", place, ServerConfig())
+
+
+def test_an_abstract_socket_has_no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = f"@edge-serve-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(place.replace("@", "\0"))
+        sock.listen()
+        monkeypatch.setattr(activation, "adopt", lambda fd: Listener(sock))
+        for name, config in (("admin", ServerConfig()), ("unit.socket", ServerConfig(admin_socket=place))):
+            with pytest.raises(InvalidArgument, match=f"found {place} for it"):
+                inherit({"LISTEN_PID": "7", "LISTEN_FDS": "1", "LISTEN_FDNAMES": name}, 7, config)
+        found = inherit({"LISTEN_PID": "7", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}, 7, ServerConfig())
+        assert [listener.name for listener in found["http"]] == [place]
 
 
 @dataclass

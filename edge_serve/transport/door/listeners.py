@@ -36,10 +36,10 @@ class Listener:
 
     @property
     def name(self) -> str:
-        """The address on which it listens, for messages."""
+        """The address on which it listens, for messages; an abstract one as "@name", as systemd writes it."""
         address = self.sock.getsockname()
         if self.sock.family == socket.AF_UNIX:
-            return str(address)
+            return "@" + os.fsdecode(address[1:]) if isinstance(address, bytes) else str(address)
         return f"[{address[0]}]:{address[1]}" if self.sock.family == socket.AF_INET6 else f"{address[0]}:{address[1]}"
 
     def close(self) -> None:
