@@ -91,7 +91,7 @@ class Access:
             return False
         try:
             there = urlsplit(origin)
-            name = there.hostname or ""
+            name = (there.hostname or "").removesuffix(".")  # browsers send the host as its user wrote it
             return there.netloc.lower() != (host or "").lower() or not (_is_address(name) or _is_own_name(name))
         except ValueError:
             return True
@@ -130,16 +130,14 @@ class AccessGate:
         """Return None if the client has the role, else the error to answer. `field` reads the head or the metadata."""
         return self._access.policy.check(self._peer, needed, self._asked(field))
 
-    def may_read_log(self, field: Field) -> bool:
-        """Return whether the client may read the log: see `Policy.may_read_log`."""
-        return self._access.policy.may_read_log(self._peer, self._asked_by_page(field))
-
-    def role_of_page(self, field: Field) -> tuple[Role, str]:
-        """Return the highest role that this server's page has for the client, and why it lacks the role admin."""
+    def rights_of_page(self, field: Field) -> tuple[Role, str, bool]:
+        """Return the highest role that this server's page has for the client, why it lacks the role admin, and whether
+        the client may read the log (see `Policy.may_read_log`)."""
         policy, asked = self._access.policy, self._asked_by_page(field)
         allowed = (role for role in reversed(Role) if policy.check(self._peer, role, asked) is None)
         refusal = policy.check(self._peer, Role.ADMIN, asked)
-        return next(allowed, Role.NONE), "" if refusal is None else refusal.message
+        reason = "" if refusal is None else refusal.message
+        return next(allowed, Role.NONE), reason, policy.may_read_log(self._peer, asked)
 
     def _asked_by_page(self, field: Field) -> AccessRequest:
         """Return the credentials of a GET that a page may have sent.
@@ -161,10 +159,14 @@ class AccessGate:
 
 
 def _is_own_name(host: str) -> bool:
-    """Return whether this is the machine's name, or its name in multicast DNS, which no name server can define
-    (RFC 6762 3)."""
+    """Return whether this is the machine's name, its first label, or that label in multicast DNS.
+
+    No name server of the Internet can define the last (RFC 6762 3), nor a name of one label, which is none of its
+    top-level domains.
+    """
     own = os.uname().nodename.lower()
-    return bool(own) and host.lower() in (own, f"{own.partition('.')[0]}.local")
+    short = own.partition(".")[0]
+    return bool(own) and host.lower() in (own, short, f"{short}.local")
 
 
 def _is_address(host: str) -> bool:

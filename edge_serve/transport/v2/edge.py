@@ -99,10 +99,8 @@ class Edge:
 
     def status(self, exchange: Exchange, gate: AccessGate | None) -> None:
         """Answer GET /edge-serve/status with the whole or the redacted document, and the role of the client."""
-        field = exchange.head.get
-        role, refusal = (Role.ADMIN, "") if gate is None else gate.role_of_page(field)
+        role, refusal, whole = (Role.ADMIN, "", True) if gate is None else gate.rights_of_page(exchange.head.get)
         client = {"role": role.word, "admin_refusal": refusal}
-        whole = gate is None or gate.may_read_log(field)
 
         def done(document: dict[str, Any] | EdgeServeError) -> None:
             if isinstance(document, EdgeServeError):
