@@ -58,18 +58,6 @@ def reason_models_wait(state: SystemState) -> str:
     return ""
 
 
-def must_cancel(state: SystemState, version: int, denied: Collection[int]) -> bool:
-    """Return whether a version that waits for its restart must not be started.
-
-    One that a higher version supersedes stays until that is installed: its slot has no other system to fall back to.
-
-    Args:
-        version: that the device should run; 0 = none.
-    """
-    is_waiting = state.pending not in (0, state.version)
-    return is_waiting and (version < state.pending or state.pending in denied)
-
-
 def is_way_back(state: SystemState, version: int, denied: Collection[int]) -> bool:
     """Return whether a device goes to a version by restarting into its other slot.
 
