@@ -123,7 +123,7 @@ def _await_settings(place: Place) -> None:
             apply.put([one for one in closed if one.path.startswith("etc/edge-serve/")], place.root)
         except OSError as error:
             _report_unapplied(place, error)
-    if os.path.lexists(place.boot / FILE):
+    if os.path.lexists(place.boot / FILE) or not place.mounted(place.boot):
         report(code, f"edge-serve.toml is not applied yet: {effect}", _RESTART, run=place.reports)
 
 

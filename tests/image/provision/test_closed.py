@@ -94,6 +94,16 @@ def test_a_first_start_that_is_killed_leaves_a_closed_server(
         assert [status(server), status(server, TOKEN)] == [401, 200]
 
 
+def test_a_first_start_that_is_killed_without_its_boot_partition_says_that_the_server_is_closed(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board.mounted = False
+    monkeypatch.setattr("image.device.provision.flow._read", kill)
+    with pytest.raises(Killed):
+        board.boot()
+    assert "settings-closed" in board.faults()
+
+
 def test_a_first_file_of_an_open_device_is_a_fault_until_it_is_applied(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
