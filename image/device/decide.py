@@ -111,11 +111,6 @@ def without_stale_pending(entries: Iterable[BootEntry], slots: Slots, running: i
     return slots if is_tried or slots.pending in waiting else slots._replace(pending=None)
 
 
-def without_try(slots: Slots, running: int) -> Slots:
-    """Return the record when the running version is tried no longer, and another one that waits still does."""
-    return slots._replace(pending=None) if slots.pending == running else slots
-
-
 def without_pending(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:
     """Return the record when the pending version has no entry any more. Its slot had the other good one before."""
     return slots._replace(pending=None) if others(entries, running) else without_others(slots, running)

@@ -114,8 +114,6 @@ def fall_back(
         if not boot.is_leaving():  # the restart would end here again
             text = f"system {running} is not healthy, and the boot partition cannot be written: {reason}"
             report.report(code, text, report.CHECK_BOOT_PARTITION)
-            with report.data_partition():  # no verdict comes in this boot, so nothing waits for it
-                boot.save_record(decide.without_try(boot.load(), running))
             return False
         try:
             restart()

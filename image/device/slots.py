@@ -204,8 +204,9 @@ class SlotStore:
     def load(self) -> Slots:
         """Return the record. What only the copy on the ESP calls bad, good, or pending counts too.
 
-        /var may have been full, or in memory. Of two pending versions the higher one was installed later. The verdict
-        about it may lack in the copy, so `decide.without_stale_pending` removes it at the next boot.
+        /var may have been full, or in memory, or of another life of the disk: a pending version without an entry says
+        nothing. Of two with entries the higher one was installed later. The verdict about it may lack in the copy, so
+        `decide.without_stale_pending` removes it at the next boot.
         """
         copy = read_slots(files.read_if_there(self.record_copy, MOST_BYTES))
         found = read_slots(files.read_if_there(self.record, MOST_BYTES))
@@ -217,7 +218,8 @@ class SlotStore:
                     found = found.with_bad(version, reason)
             good = [one for one in copy.confirmed if one not in found.bad and one not in found.confirmed]
             found = found._replace(confirmed=(*found.confirmed, *good))
-            last = max(found, copy, key=lambda one: one.pending or 0)
+            here = {one.version for one in self.entries()}
+            last = max(found, copy, key=lambda one: one.pending if one.pending in here else 0)
             found = found._replace(pending=last.pending, data_lasted=last.data_lasted)
         return found
 
