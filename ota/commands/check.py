@@ -47,6 +47,9 @@ def shown(one: PlannedUpdate) -> str:
     """Return a line about a bundle."""
     serves = f"{one.bundle}: release {one.release} serves" if one.release else f"{one.bundle}: no release serves"
     text = f"{serves}, {one.wanted} is wanted" if one.is_due else f"{serves}, nothing to do"
+    if one.taken_back:
+        text = f"{serves}, {one.taken_back} is taken back before its restart"
+        text += f", {one.wanted} is wanted" if one.is_due else ""
     if one.variant:
         text += f": variant {one.variant}, {one.missing_bytes} bytes to fetch"
     if one.why:
@@ -61,6 +64,7 @@ def document(one: PlannedUpdate) -> dict[str, object]:
         "release": one.release,
         "wanted": one.wanted,
         "why": one.why,
+        "taken_back": one.taken_back,
         "variant": one.variant,
         "missing_bytes": max(0, one.missing_bytes),
         "error": {"reason": one.error.reason, "message": one.error.message} if one.error else None,

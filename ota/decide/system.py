@@ -58,6 +58,11 @@ def reason_models_wait(state: SystemState) -> str:
     return ""
 
 
+def version_to_cancel(state: SystemState, version: int) -> int:
+    """Return the version that waits for its restart and is not the one that the device should run; 0 = none."""
+    return 0 if state.pending in (0, state.version, version) else state.pending
+
+
 def is_way_back(state: SystemState, version: int, denied: Collection[int]) -> bool:
     """Return whether a device goes to a version by restarting into its other slot.
 

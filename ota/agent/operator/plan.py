@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ota.agent import checks, desired
 from ota.agent.components import Components
 from ota.agent.system.state import as_journal, find_state, is_begun
-from ota.decide.system import reason_not_to_run
+from ota.decide.system import reason_not_to_run, version_to_cancel
 from ota.decide.variant import Candidate
 from ota.documents.names import SYSTEM
 from ota.documents.rollout import Rollout
@@ -25,6 +25,7 @@ class PlannedUpdate:
         release: the one that serves; wanted: the one that this device shall run.
         why: the reason for this release, or for waiting.
         variant, missing_bytes: of the wanted release; "" and -1 = not computed, or nothing to do.
+        taken_back: a system that waits for its restart, which the run removes; 0 = none.
         error: why the update cannot run.
     """
 
@@ -34,6 +35,7 @@ class PlannedUpdate:
     why: str = ""
     variant: str = ""
     missing_bytes: int = -1
+    taken_back: int = 0
     error: OtaError | None = None
 
     @property
@@ -65,11 +67,13 @@ def _plan_system(components: Components, rollout: Rollout) -> Iterator[PlannedUp
         return
     if rollout.system is None:
         if is_begun(state, components.layout):
-            yield PlannedUpdate(SYSTEM, state.version, 0, desired.reason_not_named(SYSTEM))
+            why, taken_back = desired.reason_not_named(SYSTEM), version_to_cancel(state, 0)
+            yield PlannedUpdate(SYSTEM, state.version, 0, why, taken_back=taken_back)
         return
     choice = desired.choose(components, rollout, SYSTEM, as_journal(state, components.layout))
     why = reason_not_to_run(state, choice.release, rollout.system.deny) or choice.why
-    yield PlannedUpdate(SYSTEM, state.version, choice.release, why)
+    taken_back = version_to_cancel(state, choice.release)
+    yield PlannedUpdate(SYSTEM, state.version, choice.release, why, taken_back=taken_back)
 
 
 def _plan(components: Components, rollout: Rollout, bundle: str, detailed: bool) -> PlannedUpdate:
@@ -86,7 +90,7 @@ def _plan(components: Components, rollout: Rollout, bundle: str, detailed: bool)
             variant = chosen.id
             missing = components.fetcher.missing(desired.files(manifest, chosen))
     except OtaError as error:
-        return PlannedUpdate(wish.bundle, entry.serving(), wanted, why, variant, missing, error)
+        return PlannedUpdate(wish.bundle, entry.serving(), wanted, why, variant, missing, error=error)
     return PlannedUpdate(wish.bundle, entry.serving(), wanted, why, variant, missing)
 
 

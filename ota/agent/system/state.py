@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ota import files
-from ota.decide.system import SystemState
+from ota.decide.system import SystemState, version_to_cancel
 from ota.documents.names import SYSTEM
 from ota.errors import OtaError, Unsuitable
 from ota.layout import StateLayout
@@ -80,7 +80,7 @@ def device_status(root: Path) -> dict[str, Any]:
 
 def is_begun(state: SystemState, layout: StateLayout) -> bool:
     """Return whether a version has files here, or waits for its restart."""
-    return state.pending not in (0, state.version) or system_stage.has_files(layout)
+    return bool(version_to_cancel(state, 0)) or system_stage.has_files(layout)
 
 
 def as_journal(state: SystemState, layout: StateLayout) -> Journal:

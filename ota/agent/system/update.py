@@ -96,7 +96,7 @@ class SystemUpdate:
         self._recorder.check_pause()
         state, rollout = read_state(self._root), self._rollout.read()
         choice = self._choose(state, rollout)
-        if state.pending not in (0, state.version, choice.release):
+        if decide.version_to_cancel(state, choice.release):
             state = self._cancel(state, choice.why)
         if choice.release in (0, state.version):
             self._discard_staged()

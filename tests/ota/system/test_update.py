@@ -15,8 +15,9 @@ from ota import files
 from ota.agent import status_file
 from ota.agent.boot import Boot
 from ota.agent.device.identity import load_identity
-from ota.agent.operator.plan import plan
+from ota.agent.operator.plan import PlannedUpdate, plan
 from ota.agent.update import Update
+from ota.commands.check import shown
 from ota.commands.system import operate
 from ota.decide.probation import ProbationVerdict
 from ota.documents.names import rollout_target, system_target
@@ -271,6 +272,7 @@ def test_a_higher_version_takes_the_place_of_one_that_was_cut_off(
 ) -> None:
     device.image.boots(1, pending=2)
     device.publish_system(3)
+    assert ", 2 is taken back before its restart, 3 is wanted (" in planned_line(device)
     assert device.waits() == "3 is installed, and the device restarts into it"
     assert asked == [{"op": "cancel"}, {"op": "install", "version": 3}]
 
@@ -390,9 +392,18 @@ def test_the_version_in_the_other_slot_is_older_unless_the_running_one_is_denied
 
 def planned(device: SystemDevice) -> tuple[int, str]:
     """Return the version that `edge-ota plan` names, and why."""
-    parts = device.parts()
-    found = plan(parts, Update(parts).look(), ["system"], detailed=True)[0]
+    found = planned_update(device)
     return found.wanted, found.why
+
+
+def planned_line(device: SystemDevice) -> str:
+    """Return the line of `edge-ota plan`."""
+    return shown(planned_update(device))
+
+
+def planned_update(device: SystemDevice) -> PlannedUpdate:
+    parts = device.parts()
+    return plan(parts, Update(parts).look(), ["system"], detailed=True)[0]
 
 
 def planned_bundles(device: SystemDevice) -> list[str]:
@@ -439,6 +450,7 @@ def test_a_version_that_waits_for_its_restart_is_taken_back_if_the_fleet_has_no_
         device.want_nothing_else()
         gone = "the rollout of this fleet no longer names system"
         assert (planned(device), asked[1:]) == ((0, gone), [])
+        assert planned_line(device) == f"system: release 1 serves, 2 is taken back before its restart ({gone})"
         assert (device.waits(), asked[1:]) == (gone, [{"op": "cancel"}])
         assert planned_bundles(device) == ["det"]
         found = device.run()
