@@ -23,6 +23,7 @@ from edge_serve.config.settings.kinds import REPOSITORY, SettingKind
 from edge_serve.config.settings.server import backend_directory, backend_settings
 from edge_serve.config.settings.server_values import BACKEND_SETTING, BackendSetting, unread_backend_settings
 from edge_serve.config.settings.table import BadSetting
+from edge_serve.engines.settings import without_cache
 from edge_serve.errors import EdgeServeError
 from edge_serve.observe.log import log
 from edge_serve.workers.launch.interpreter import own_interpreter
@@ -42,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.record_golden and not options.model:
         parser.error("--record-golden writes into the directories of models: name each with --model NAME")
     try:
-        options.backend_config = options.backend_config or backend_settings(os.environ)
+        options.backend_config = options.backend_config or without_cache(backend_settings(os.environ))
     except BadSetting as error:
         parser.error(error.message)
     if options.as_user:

@@ -16,6 +16,7 @@ from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
 from edge_serve.config.settings.table import BadSetting, unknown_variables
 from edge_serve.doctor.finding import Finding
 from edge_serve.doctor.ports import DoorPort, is_local
+from edge_serve.engines.settings import without_cache
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository
 from edge_serve.observe.status.client import Unreachable, fetch, find_target
@@ -187,7 +188,7 @@ def examine_models(installed: Installation) -> Iterator[Finding]:
         yield Finding("models", error.message, False, "edge-serve check-config says more")
         return
     if found:
-        options = [f"--backend-config={one.text}" for one in installed.config.backend_config]
+        options = [f"--backend-config={one.text}" for one in without_cache(installed.config.backend_config)]
         if "backend_directory" in installed.config.given:
             options.append(f"--backend-directory={installed.config.backend_directory}")
         command = shlex.join(["edge-serve", "check", *options, *map(str, roots)])

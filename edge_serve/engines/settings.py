@@ -7,9 +7,10 @@ Light to import: the first workers are started before the server has NumPy, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edge_serve.config.settings.server_values import BackendSetting
 from edge_serve.errors import InvalidArgument
 from edge_serve.records import frozen
 
@@ -46,6 +47,12 @@ def cache_settings(backend_config: Mapping[str, str], environ: Mapping[str, str]
     size = _number(backend_config, CACHE_SIZE_SETTING, DEFAULT_CACHE_MB)
     given = backend_config.get(CACHE_SETTING, "")
     return CacheSettings(Path(given) if given else default_directory(environ), size)
+
+
+def without_cache(settings: Sequence[BackendSetting]) -> tuple[BackendSetting, ...]:
+    """Return the settings of a server for another process, which has a cache of its own: it may not write the server's,
+    or leaves files of another user there."""
+    return tuple(one for one in settings if one.key not in (CACHE_SETTING, CACHE_SIZE_SETTING))
 
 
 def build_limit(backend_config: Mapping[str, str]) -> float:

@@ -39,6 +39,15 @@ def test_the_variable_of_the_server_is_the_default(monkeypatch: pytest.MonkeyPat
     assert child == ["default-max-batch-size=3"]
 
 
+def test_the_engine_cache_of_the_server_is_left_alone(monkeypatch: pytest.MonkeyPatch, child: list[str]) -> None:
+    monkeypatch.setenv(VARIABLE, f"tensorrt,engine-cache=/c;{RTX};tensorrt,engine-cache-mb=9;engine-cache=/d")
+    assert cli.main(["check", "--as=nobody", "models"]) == 0
+    assert child == [RTX]
+
+    assert cli.main(["check", "--as=nobody", "--backend-config=tensorrt,engine-cache=/c", "models"]) == 0
+    assert child == ["tensorrt,engine-cache=/c"]
+
+
 def test_another_user_gets_whole_paths_of_plugins(child: list[str], tmp_path: Path) -> None:
     setting = "--backend-config=tensorrt,plugins=./a.so; sub/b.so;/c.so;libd.so"
     assert cli.main(["check", "--as=nobody", setting, "models"]) == 0

@@ -172,6 +172,7 @@ def test_the_advice_for_several_repositories_is_a_command(tmp_path: Path) -> Non
 def test_the_advice_has_the_settings_of_backends_that_the_server_has(tmp_path: Path) -> None:
     python_model(tmp_path, "one")
     arguments = [f"--model-repository={tmp_path}", "--backend-config=tensorrt,plugins=a.so", "--backend-directory=/b"]
+    arguments.append("--backend-config=tensorrt,engine-cache=/c")
 
     (good,) = examine_models(Installation(None, {}, parse_argv(arguments, {})))
     command = f"edge-serve check --backend-config=tensorrt,plugins=a.so --backend-directory=/b {tmp_path}"
