@@ -131,7 +131,9 @@ class ServerError(OtaError):
 
 
 class NotHeld(ServerError):
-    """A trial or a build could not be held, for a reason of this device: its unit is not there, or the disk is full."""
+    """A trial or a build could not be held, for a reason of this device: no unit, a full disk, a wrong setting."""
+
+    reason = "not_held"
 
 
 class NoBuildUnit(NotHeld):

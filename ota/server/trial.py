@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ota.documents.names import name
-from ota.errors import ServerError, TrialFailed, UsageError
+from ota.errors import NotHeld, ServerError, TrialFailed, UsageError
 from ota.server.unit import ask_child, ask_unit, check_below, serve_one
 from ota.strict_json import find_object
 
 _MOST_REASON = 900
+#: exit status of `edge-serve check` for a setting of this device that is wrong
+_WRONG_USE = 2
 
 
 class UnitTrial:
@@ -31,12 +33,14 @@ class UnitTrial:
 
         Raises:
             TrialFailed: a model does not load, gives other outputs, or is over its budget; with the figures.
-            ServerError: the trial could not be held.
+            NotHeld: the trial could not be held, for a reason of this device.
+            ServerError: it could not be held, perhaps because of the release.
         """
         request = {"repository": str(repository), "models": list(models), "limit": limit}
         found = ask_unit(self._path, request, limit) if self._path else check(self._program, repository, models, limit)
         if "models" not in found:
-            raise ServerError(f"the trial could not be held: {found.get('error')}")
+            kind = NotHeld if found.get("reason") == NotHeld.reason else ServerError
+            raise kind(f"the trial could not be held: {found.get('error')}")
         try:
             judge(found, models)
         except (TypeError, AttributeError) as error:
@@ -52,6 +56,7 @@ def check(
         caller: as in `ask_child`.
 
     Raises:
+        NotHeld: it cannot read a setting of this device.
         ServerError: it did not end in time, or printed none.
     """
     chosen = [text for model in models for text in ("--model", model)]
@@ -60,7 +65,8 @@ def check(
     found = find_object(output)
     if found is None or not isinstance(found.get("models"), list):
         reason = errors.splitlines()[-1] if errors else f"it printed {output[:80]!r}"
-        raise ServerError(f"'{program} check' ended with {status} and no result: {reason}")
+        kind = NotHeld if status == _WRONG_USE else ServerError
+        raise kind(f"'{program} check' ended with {status} and no result: {reason}")
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ota.errors import ServerError, TrialFailed
+from ota.errors import NotHeld, ServerError, TrialFailed
 from ota.server.trial import UnitTrial, judge
 from ota.server.unit import ask_unit
 from tests.ota.server.units import accepting
@@ -56,6 +56,17 @@ def test_a_program_that_hangs_or_is_not_there_is_no_verdict(tmp_path: Path) -> N
         UnitTrial("", str(tmp_path / "none")).run(tmp_path, ["m"], 9)
     with pytest.raises(ServerError, match=r"no result"):
         UnitTrial("", "/bin/true").run(tmp_path, ["m"], 9)
+
+
+def test_a_setting_that_cannot_be_read_is_of_this_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_SERVE_BACKEND_CONFIG", "tensorrt")
+    state, path = tmp_path / "state", tmp_path / "trial.sock"
+    python_model(state / "trial" / "det", "m")
+    with (
+        accepting(path, [*UNIT, "--state-dir", str(state)]),
+        pytest.raises(NotHeld, match=r"Bad environment variable \"EDGE_SERVE_BACKEND_CONFIG\""),
+    ):
+        UnitTrial(str(path), "").run(state / "trial" / "det", ["m"], 60)
 
 
 def test_a_unit_that_does_not_answer_is_no_verdict(tmp_path: Path) -> None:
