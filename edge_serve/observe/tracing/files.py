@@ -26,6 +26,7 @@ MOST_MEMORY = 64 << 20
 MOST_WAITING = 8 << 20
 #: bytes written in one system call
 _AT_ONCE = 1 << 20
+_EMPTY = b"[]"
 #: how long `close` waits for the disk, seconds; within TimeoutStopSec= of the unit behind --exit-timeout-secs
 CLOSE_SECONDS = 5.0
 #: how long it then waits until the thread has closed the array of a file, seconds
@@ -192,6 +193,7 @@ class TraceFiles:
         reason = ""
         try:
             if job.traces:  # else all of a numbered file were handed over before
+                self._proceed()  # before the file of an earlier server is emptied
                 append(job.path, job.traces, job.path not in self._begun, self._proceed)
                 self._begun.add(job.path)
         except _Stopped:  # `close` has said so
@@ -241,15 +243,15 @@ def append(path: str, traces: Sequence[Trace], first: bool, proceed: Callable[[]
             raise OSError(errno.EINVAL, "it is no regular file")
         if first:
             os.ftruncate(descriptor, 0)
-        end = max(0, os.lseek(descriptor, 0, os.SEEK_END) - 1)  # before the closing bracket
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        end = size - 1 if size > len(_EMPTY) else 0  # before the closing bracket
         os.lseek(descriptor, end, os.SEEK_SET)
         try:
             for data in _blocks(traces, b"," if end else b"[", proceed):
                 _write_all(descriptor, data)
         except BaseException:  # also MemoryError, of tensors that become text
             os.ftruncate(descriptor, end)
-            if end:
-                os.pwrite(descriptor, b"]", end)
+            os.pwrite(descriptor, b"]" if end else _EMPTY, end)
             raise
     finally:
         os.close(descriptor)

@@ -9,6 +9,7 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -481,6 +482,38 @@ def test_a_trace_that_takes_too_long_at_the_end_leaves_an_array_behind(
     assert read(path) == told(1)
     (message,) = caplog.messages
     assert "trace fewer requests or no tensors" in message
+
+
+def test_traces_that_wait_when_the_time_is_over_leave_the_files_of_an_earlier_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def take_long(record: TensorRecord, proceed: Callable[[], None]) -> str:
+        begun.set()
+        while True:
+            proceed()
+            time.sleep(0.001)
+
+    monkeypatch.setattr(trace_files, "CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(TensorRecord, "text", take_long)
+    files, values, batch = TraceFiles(), settings(tmp_path / "t.json", frequency=1), TraceBatch()
+    for number in range(2):
+        (tmp_path / f"t.json.{number}").write_text('"earlier"\n')
+    files.add(large(1), values, batch)
+    files.add(trace(2), values, batch)
+    assert begun.wait(10)
+    files.close()
+
+    assert read(tmp_path / "t.json.0") == [], "it was begun"
+    assert read(tmp_path / "t.json.1") == "earlier"
+
+
+def test_an_empty_array_gets_its_first_traces(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("[]")
+    append(str(path), [trace(1)], first=False)
+    assert read(path) == told(1)
 
 
 @pytest.mark.slow
