@@ -254,7 +254,7 @@ def readiness(models: Mapping[str, ModelRecord], others: Collection[str]) -> Ite
 
 
 def repository_index(
-    found: Mapping[str, FoundModel],
+    found: Mapping[str, FoundModel] | None,
     models: Mapping[str, ModelRecord],
     left_out: Mapping[str, str],
     faults: Mapping[str, str],
@@ -266,16 +266,17 @@ def repository_index(
     As in Triton, an unloaded model whose directory is gone is left out.
 
     Args:
-        found: the models on disk; models: those that were asked for at least once.
+        found: the models on disk, None = unknown; models: those that were asked for at least once.
         left_out: model -> why safe mode leaves it out.
         faults: entry of a repository that cannot be read -> why.
     """
+    known, found = found is not None, found or {}
     for identity in sorted(found.keys() | models.keys() | faults.keys()):
         name, record = plain_name(identity), models.get(identity)
         if identity in found and found[identity].ambiguous:
             yield IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories")
         elif record is not None and record.versions:
-            if identity in found or identity in faults or not record.is_unloaded:
+            if not known or identity in found or identity in faults or not record.is_unloaded:
                 yield from record.index_entries(ready_only=ready_only)
         elif not ready_only:
             failure = record.failure if record is not None else ""

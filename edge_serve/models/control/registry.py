@@ -246,11 +246,10 @@ class Registry:
         """Yield the repository index: the models on disk and those that were loaded, by name.
 
         Args:
-            found: what `scan` returned.
+            found: what `scan` returned; None = unknown.
         """
-        left_out = self.load_history.left_out
-        faults = self._repository.faults if found is not None else {}
-        return repository_index(found or {}, self._models, left_out, faults, ready_only=ready_only)
+        left_out, faults = self.load_history.left_out, self._repository.faults
+        return repository_index(found, self._models, left_out, faults, ready_only=ready_only)
 
     async def scan(self) -> dict[str, FoundModel]:
         """Scan the repositories, in a thread.

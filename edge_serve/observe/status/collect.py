@@ -133,7 +133,7 @@ class Collector:
         serving = await gathered(map(model_facts, sources.registry.each_served()))
         models = with_draining(serving, map(model_facts, sources.registry.unloading.versions))
         await asyncio.sleep(0)
-        index = await gathered(sources.registry.index(ready_only=False, found=self._readings.found or {}))
+        index = await gathered(sources.registry.index(ready_only=False, found=self._readings.found))
         await asyncio.sleep(0)
         rows = await gathered(model_rows(index, models))
         workers = sources.workers()

@@ -95,6 +95,8 @@ def test_the_index_leaves_out_an_unloaded_model_whose_directory_is_gone(tmp_path
         for name in ("m", "served"):
             shutil.rmtree(tmp_path / name)
         assert house.index() == [("served", "1", "READY", "")]
+        unknown = house.registry.index(ready_only=False)
+        assert [entry.name for entry in unknown] == ["m", "served"], "the repositories could not be read"
 
         house.put("m", 1)
         assert house.index() == [("m", "1", "UNAVAILABLE", "unloaded"), ("served", "1", "READY", "")]

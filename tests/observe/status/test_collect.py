@@ -58,7 +58,7 @@ class FakeRegistry:
         self.found = []
         self.load_history = LoadHistory()
 
-    def index(self, *, ready_only: bool, found: dict[str, FoundModel], why: bool = False) -> list[IndexEntry]:
+    def index(self, *, ready_only: bool, found: dict[str, FoundModel] | None, why: bool = False) -> list[IndexEntry]:
         self.found.append(found)
         return [IndexEntry("m")]
 
@@ -238,4 +238,4 @@ async def test_after_a_look_without_a_thread_the_next_reader_looks_again(
 async def test_the_loop_does_not_read_the_repository_again() -> None:
     scene = Scene()
     await scene.read()
-    assert scene.registry.found == [{}]
+    assert scene.registry.found == [None], "this probe could not read it, which is not an empty one"
