@@ -125,12 +125,12 @@ def sha256(path: Path) -> str:
 
 
 def write_sums(folder: Path, paths: list[Path]) -> Path:
-    """Write the lines of `sha256sum` for files of a folder to SHA256SUMS. Return its path.
+    """Write the lines of `sha256sum` for files to SHA256SUMS of a folder. Return its path.
+
+    The lines of other files that are still in the folder stay: builds of several profiles share it.
 
     Args:
-        paths: the files, which may still be in another folder.
-
-    The lines of other files that are still there stay: builds of several profiles share a folder.
+        paths: the files. They may still be in another folder, and are listed by name.
     """
     sums = folder / "SHA256SUMS"
     lines = {path.name: f"{sha256(path)}  {path.name}" for path in paths}

@@ -137,7 +137,7 @@ class NotHeld(ServerError):
 
 
 class NoBuildUnit(NotHeld):
-    """This device has no unit for builds. No time mends that."""
+    """This device has no unit for builds: trying again does not help."""
 
     reason = "no_build_unit"
 

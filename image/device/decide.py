@@ -112,7 +112,10 @@ def without_stale_pending(entries: Iterable[BootEntry], slots: Slots, running: i
 
 
 def without_pending(entries: Iterable[BootEntry], slots: Slots, running: int) -> Slots:
-    """Return the record when the pending version has no entry any more. Its slot had the other good one before."""
+    """Return the record after the entry of the pending version was removed.
+
+    If no other entry is left, that version had replaced the other good system, so none is left to go back to.
+    """
     return slots._replace(pending=None) if others(entries, running) else without_others(slots, running)
 
 

@@ -204,9 +204,9 @@ class SlotStore:
     def load(self) -> Slots:
         """Return the record. What only the copy on the ESP calls bad, good, or pending counts too.
 
-        /var may have been full, or in memory, or of another life of the disk: a pending version without an entry says
-        nothing. Of two with entries the higher one was installed later. The verdict about it may lack in the copy, so
-        `decide.without_stale_pending` removes it at the next boot.
+        /var may have been full or in memory, or the record may be older than the last installation. So a pending
+        version counts only if it has an entry; of two, the higher one was installed later. The copy may lack the
+        verdict on that version: `decide.without_stale_pending` then removes it at the next boot.
         """
         copy = read_slots(files.read_if_there(self.record_copy, MOST_BYTES))
         found = read_slots(files.read_if_there(self.record, MOST_BYTES))

@@ -131,7 +131,7 @@ def candidates(components: Components, manifest: Manifest, *, patient: bool, pas
 
     Args:
         patient: wait after a transient failure.
-        passing: also after one that passes by itself, which is each but a unit for builds that is missing.
+        passing: wait also if the failure may pass by itself. Only a missing unit for builds does not pass.
     """
     known, fingerprint, now = bad.load(components.layout), components.device.fingerprint(), components.clock.now()
     failed = {}

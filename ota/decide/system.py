@@ -39,6 +39,11 @@ class SystemState:
         return self.pending == self.version
 
     @property
+    def waiting(self) -> int:
+        """The version that is installed, or is being installed, and starts with the next restart; 0 = none."""
+        return 0 if self.is_tried else self.pending
+
+    @property
     def title(self) -> str:
         """The name of the running version in messages."""
         return f"{self.product} {self.version} ({self.profile}, {self.arch})"
@@ -51,16 +56,16 @@ def reason_models_wait(state: SystemState) -> str:
     """
     if state.is_tried:
         return f"system {state.version} is being tried and not yet confirmed; models are updated after that"
-    if state.pending and state.pending != state.version:
+    if state.waiting:
         return (
-            f"system {state.pending} is being installed and starts with the next restart; models are updated after it"
+            f"system {state.waiting} is being installed and starts with the next restart; models are updated after it"
         )
     return ""
 
 
 def version_to_cancel(state: SystemState, version: int) -> int:
     """Return the version that waits for its restart and is not the one that the device should run; 0 = none."""
-    return 0 if state.pending in (0, state.version, version) else state.pending
+    return 0 if state.waiting == version else state.waiting
 
 
 def is_way_back(state: SystemState, version: int, denied: Collection[int]) -> bool:

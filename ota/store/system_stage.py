@@ -47,8 +47,9 @@ def is_assembled(layout: StateLayout, document: SystemDocument) -> bool:
 
 
 def discard_damaged(layout: StateLayout, document: SystemDocument) -> list[str]:
-    """Remove files that are missing, differ from their signed hashes, or have a block that cannot be read, so that the
-    next run fetches them. Return their names.
+    """Remove each staged file that is not whole, and its blob, so that the next run fetches it. Return their names.
+
+    A file is not whole if it is missing, cannot be read, or differs from its signed hash.
 
     Raises:
         StoreError: a file cannot be removed.

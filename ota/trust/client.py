@@ -210,10 +210,11 @@ class TrustClient:
         self._now = self._floored_now()
         return found
 
-    def _discard_others(self, version: int) -> None:
+    def _discard_foreign_metadata(self, version: int) -> None:
         """Discard local metadata that was verified from another factory root: it may be of another publisher.
 
-        A root of theirs would be taken for the next one, here or by the root side of system updates. The floors stay.
+        Otherwise, a stored root of that publisher would be taken for the successor of this factory root, here or by the
+        root side of system updates. `_accept` judges the floors, once the new chain of roots is verified.
         """
         history = self._dir / "root_history"
         known = None
@@ -233,7 +234,7 @@ class TrustClient:
 
     def _updater_of(self, source: RepositorySource) -> Updater:
         version = Metadata[Root].from_bytes(self._root).signed.version
-        self._discard_others(version)
+        self._discard_foreign_metadata(version)
         config = UpdaterConfig(
             max_root_rotations=stored_roots(self._dir, version) + MOST_ROOTS, targets_max_length=MOST_METADATA
         )

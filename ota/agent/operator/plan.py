@@ -67,8 +67,7 @@ def _plan_system(components: Components, rollout: Rollout) -> Iterator[PlannedUp
         return
     if rollout.system is None:
         if is_begun(state, components.layout):
-            why, taken_back = desired.reason_not_named(SYSTEM), version_to_cancel(state, 0)
-            yield PlannedUpdate(SYSTEM, state.version, 0, why, taken_back=taken_back)
+            yield PlannedUpdate(SYSTEM, state.version, 0, desired.reason_not_named(SYSTEM), taken_back=state.waiting)
         return
     choice = desired.choose(components, rollout, SYSTEM, as_journal(state, components.layout))
     why = reason_not_to_run(state, choice.release, rollout.system.deny) or choice.why

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ota import files
-from ota.decide.system import SystemState, version_to_cancel
+from ota.decide.system import SystemState
 from ota.documents.names import SYSTEM
 from ota.errors import OtaError, Unsuitable
 from ota.layout import StateLayout
@@ -80,7 +80,7 @@ def device_status(root: Path) -> dict[str, Any]:
 
 def is_begun(state: SystemState, layout: StateLayout) -> bool:
     """Return whether a version has files here, or waits for its restart."""
-    return bool(version_to_cancel(state, 0)) or system_stage.has_files(layout)
+    return bool(state.waiting) or system_stage.has_files(layout)
 
 
 def as_journal(state: SystemState, layout: StateLayout) -> Journal:
@@ -91,8 +91,8 @@ def as_journal(state: SystemState, layout: StateLayout) -> Journal:
         active = max(state.confirmed, default=0)
         following = NextRelease(state.version, variant, UpdateStage.PROBATION, 0, 0.0)
         return Journal(SYSTEM, {}, active, 0, following)
-    if state.pending and state.pending != state.version:
-        following = NextRelease(state.pending, variant, UpdateStage.READY, 0, 0.0, "waits for its restart")
+    if state.waiting:
+        following = NextRelease(state.waiting, variant, UpdateStage.READY, 0, 0.0, "waits for its restart")
     elif document is not None and document.version > state.version and document.version not in state.bad:
         is_ready = system_stage.is_assembled(layout, document)
         stage = UpdateStage.TESTED if is_ready else UpdateStage.PLANNED

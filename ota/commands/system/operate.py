@@ -136,11 +136,12 @@ def _factory_reset(arguments: argparse.Namespace, settings: AgentSettings, state
 def _ask(settings: AgentSettings, act: Callable[[], Any], command: str, why: str = "") -> Any:
     """Ask the root side while no other edge-ota works. The machine may stop this process right after the answer.
 
-    A disk that takes neither the lock nor the history is printed only: these commands are a way out of such a state.
+    If the disk takes neither the lock nor the history, print that and go on: these commands are a way out of such a
+    state.
     """
     layout = StateLayout(settings.state_dir)
     with contextlib.ExitStack() as stack:
-        with _printed("the state is not locked, or lacks a directory"):
+        with _printed("continuing without the lock on the state, because the disk does not take it"):
             stack.enter_context(acquire_lock(layout, f"system {command}"))
             directories.prepare(layout)
         _note(layout, "switching", why or f"system {command}")

@@ -21,7 +21,7 @@ from ota.errors import UsageError
 
 #: of PE/COFF -> as `uname -m` says
 ARCHITECTURES = {0x8664: "x86_64", 0xAA64: "aarch64"}
-#: of the command line: without it, systemd takes units and files from firmware
+#: word of the command line: unless its value is `no`, systemd takes units and files from firmware
 CREDENTIALS = "systemd.import_credentials"
 #: sections that a device starts from, and those that are read here
 _NEEDED = (".osrel", ".cmdline", ".linux", ".initrd")
@@ -106,7 +106,7 @@ def _key(word: str) -> str:
 
 
 def _read_uki(path: Path) -> tuple[str, dict[str, str]]:
-    """Return the processor, and the texts of the sections .osrel and .cmdline.
+    """Return the processor, and the first 64 KiB of each section as text, by its name.
 
     Raises:
         UsageError: it is no kernel of an image, or a section is missing or cut off.
