@@ -71,6 +71,16 @@ def test_an_address_that_is_too_long_for_a_name_is_reported() -> None:
     assert (finding.text, finding.good) == ("8000: the address is too long for a name", False)
 
 
+def test_an_unknown_name_is_no_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(*arguments: object, **options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    finding = examine_port(DoorPort(8000, "cart-7", "--http-port"))
+    assert not finding.good
+    assert finding.advice.startswith("give an address of this machine")
+
+
 def test_the_running_server_has_its_port(taken: int) -> None:
     server = {"pid": 77, "doors": {"HTTP": ["127.0.0.1:1"], "metrics": [f"[::]:{taken}"]}}
     document: dict[str, Any] = {"server": server, "versions": {"edge-serve": "0.1.0"}}

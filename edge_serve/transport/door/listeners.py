@@ -98,10 +98,13 @@ def listen_tcp(host: str, port: int, *, reuse_port: bool = False) -> list[Listen
 
 
 def advice_on_listening(error: OSError) -> str:
-    """Return what to do about an error of `listen_tcp` or `listen_unix`, whose errors name the path of the socket."""
+    """Return what to do about an error of `listen_tcp` or `listen_unix`, or of the system calls that they make.
+
+    Errors of `listen_unix` name the path of the socket.
+    """
     if error.errno == errno.EADDRINUSE:
         return "stop what uses it ('edge-serve doctor' names it), or choose another port"
-    if error.errno == errno.EADDRNOTAVAIL or isinstance(error.__cause__, socket.gaierror):
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error.__cause__ or error, socket.gaierror):
         return "give an address of this machine: 127.0.0.1 for clients on it, 0.0.0.0 for all clients"
     if error.errno == errno.ENOENT:
         return "make its directory, or choose another path"
