@@ -74,7 +74,9 @@ class BindingPlan:
     def divide(
         self, name: str, shape: Shape, data: Buffer, batch: Sequence[BackendRequest], rows: Sequence[int]
     ) -> Iterator[InferTensor]:
-        """Yield each request's part of an output: views of its bytes, but of a batch output.
+        """Yield each request's part of an output, as views of its bytes.
+
+        A batch output is divided by the shapes of its source, others by rows.
 
         Args:
             shape: of the output, with the rows of all requests.

@@ -183,7 +183,8 @@ def notes_on_backends(backends: Iterable[str], directory: str) -> list[str]:
     Reads the file system, so it may block.
 
     Args:
-        directory: `--backend-directory`; "" = there is none. It need not exist: the first pack makes that of a package.
+        directory: `--backend-directory`; "" = there is none. It may be missing: the settings of the Debian package name
+            one that only the first 'edge-serve pack install' makes.
     """
     notes, root = [], Path(directory).absolute() if directory else None
     for name in dict.fromkeys(filter(None, backends)):

@@ -50,8 +50,10 @@ def cache_settings(backend_config: Mapping[str, str], environ: Mapping[str, str]
 
 
 def without_cache(settings: Sequence[BackendSetting]) -> tuple[BackendSetting, ...]:
-    """Return the settings of a server for another process, which has a cache of its own: it may not write the server's,
-    or leaves files of another user there."""
+    """Return a server's settings without those of its engine cache, for a command that another user may run.
+
+    That user may lack the right to write the server's cache, or would leave files there that the server does not own.
+    """
     return tuple(one for one in settings if one.key not in (CACHE_SETTING, CACHE_SIZE_SETTING))
 
 

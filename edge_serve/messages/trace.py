@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 Timestamp = tuple[str, int]
 
 
-#: of the traces of one client's request; further timestamps and tensors, as of an endless stream, are left out. Far
-#: below the memory of all traces (observe.tracing.files): a trace that was cut is written beside others
+#: bytes of all traces of one client's request. Timestamps and tensors beyond that are left out, as of an endless
+#: stream. Far below MOST_MEMORY of observe.tracing.files, so that a trace that was cut still fits beside others
 MOST_BYTES = 16 << 20
-#: about what a trace takes, a timestamp, and the record of a tensor beside its bytes
+#: about how many bytes a trace takes, a timestamp, and the record of a tensor without its data
 _BYTES, _MARK_BYTES, _RECORD_BYTES = 2048, 100, 256
 #: values that become text at once: other threads run in between
 _VALUES_AT_ONCE = 4096
 
 
 def continue_always() -> None:
-    """Stop nothing: what writes a trace continues to its end."""
+    """Do nothing. As `proceed` of a trace, it never stops the writing."""
 
 
 class TensorRecord(NamedTuple):
@@ -271,7 +271,10 @@ class Arrival:
 
 
 def _joined(values: Array, datatype: DataType) -> str:
-    """Return the text of some values. A Python call for each number would take most of the time at a server's end."""
+    """Return the text of some values.
+
+    Numbers become text without a Python call for each: a server that stops has little time to write its traces.
+    """
     if datatype is DataType.BYTES:
         return ",".join([f'"{value.decode(errors="replace")}"' for value in values])
     if datatype.size <= 2:

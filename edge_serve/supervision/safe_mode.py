@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 FILE = "crashes.json"
 LOCK = "crashes.lock"
-#: to lock the record
+#: attempts to lock the record, and the seconds between them
 _TRIES, _TRY_SECONDS = 10, 0.1
 _BOOT = "/proc/sys/kernel/random/boot_id"
 

@@ -78,7 +78,7 @@ def inherit(environ: Mapping[str, str], pid: int, config: ServerConfig) -> Inher
     """Take over what was handed to process `pid`.
 
     Raises:
-        InvalidArgument: something is no listening socket, for no door, or not for the network.
+        InvalidArgument: something is no listening socket, is for no door, or is for the door `admin` and has no path.
     """
     found: dict[str, list[Listener]] = {}
     for fd, name in numbers_and_names(environ, pid):

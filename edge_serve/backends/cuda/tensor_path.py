@@ -392,8 +392,9 @@ def _aligned(nbytes: int) -> int:
 
 
 def _lost_text(error: BaseException, lost: EdgeServeError) -> str:
-    """Return the text of a lost device, after that of another error of the batch, which may be its cause. An error of a
-    request is none.
+    """Return the message of a lost device, after that of the error that the batch failed with, which may be the cause.
+
+    An InvalidArgument is the fault of a request, so it is left out.
     """
     return lost.message if error is lost or isinstance(error, InvalidArgument) else f"{error}; {lost.message}"
 

@@ -135,7 +135,7 @@ class LimitedModel(ModelListener):
     def close(self) -> None:
         """Remove all instances: the model is closed. Batches that wait are no longer pending."""
         for instance in list(self._held):
-            self._take(instance)
+            self._remove_held(instance)
         self._gate.remove(self._claimants.values())
         self._claimants.clear()
 
@@ -173,7 +173,7 @@ class LimitedModel(ModelListener):
             return
         if held.waited:
             self._grow(held)
-        self._take(instance)
+        self._remove_held(instance)
         self._model.execute(instance, held.batch_id, held.requests, held.each)
         for index in held.cancelled:
             self._model.cancel(instance, held.batch_id, index)
@@ -184,7 +184,8 @@ class LimitedModel(ModelListener):
         self._driver.held += len(more)
         held.requests += more
 
-    def _take(self, instance: int) -> None:
+    def _remove_held(self, instance: int) -> None:
+        """Remove the batch that waits for an instance's resources, if there is one, from the counts too."""
         held = self._held.pop(instance, None)
         if held is not None:
             self._driver.statistics.pending -= len(held.requests)
@@ -206,7 +207,7 @@ class LimitedModel(ModelListener):
         claimant = self._claimants.get(instance)
         if claimant is not None:  # else the model was closed meanwhile
             self._gate.limiter.release(claimant)
-        self._take(instance)
+        self._remove_held(instance)
         self._driver.on_lost(instance, error)
         self._gate.open()
 

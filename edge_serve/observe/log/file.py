@@ -31,7 +31,7 @@ class LineHandler(logging.Handler):
         super().__init__()
         self.descriptor = descriptor
         self._path = path
-        #: of the open file, as its path had it
+        #: `os.fstat` of the open file, to compare with its path; None = standard error
         self._opened = os.fstat(descriptor) if path else None
         #: the path cannot be opened, and the open file was renamed
         self._behind = False

@@ -1,7 +1,7 @@
 """The source of a scrape: the values on the metrics page. A request pays nothing for it.
 
-`server.py` makes it. A metric reads an attribute of a version
-through `LoadedVersion`. `Served.series` in `models/versions/served.py` computes the other values.
+`StatisticsSource` has the functions, which `server.py` passes. A metric reads an attribute of a version through
+`LoadedVersion`. `Served.series` in `models/versions/served.py` computes the other values.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ def find_target(
 ) -> StatusTarget:
     """Find the server: by the options and the environment, else the service of this device, else Triton's port on it.
 
-    The port of a service that is stopped is not asked while systemd listens there, and would start the service.
+    If systemd would start a stopped service for a request to its HTTP port, return the administration socket instead:
+    asking must not start the service.
 
     Raises:
         Unreachable: the file with the token cannot be read.
@@ -92,7 +93,10 @@ def find_target(
 
 
 def _would_start() -> bool:
-    """Return whether systemd listens for the packaged service, which does not run: its RuntimeDirectory= is gone."""
+    """Return whether a request over HTTP would start the packaged service.
+
+    That is so while systemd listens for it, and its RuntimeDirectory= is missing, so it does not run.
+    """
     stopped = os.path.exists(UNIT_FILE) and not os.path.exists(os.path.dirname(DEFAULT_SOCKET))
     return stopped and systemctl("is-active", HTTP_SOCKET).strip() == "active"
 

@@ -140,9 +140,11 @@ def add_server_options(parser: OptionParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--admin-socket", default="", metavar="PATH",
-        help=f"the server's UNIX socket for administration ($EDGE_SERVE_ADMIN_SOCKET, {DEFAULT_SOCKET} if it is there "
-        "or systemd listens for the service, which is stopped)",
+        help=f"the server's UNIX socket for administration ($EDGE_SERVE_ADMIN_SOCKET; else {DEFAULT_SOCKET}, if it is "
+        "there, or if a request over HTTP would start the stopped service)",
     )  # fmt: skip
-    where.add_argument("--url", default="", help=f"ask over HTTP instead ({DEFAULT_URL} otherwise)")
+    where.add_argument(
+        "--url", default="", help=f"ask over HTTP; without this option, and without a socket as above, {DEFAULT_URL}"
+    )
     parser.add_argument("--token-file", default="", metavar="PATH", help="file with a bearer token for --url")
     parser.add_argument("--ca-cert", default="", metavar="PATH", help="certificates (PEM) to trust for an https --url")

@@ -67,7 +67,9 @@ def report(
     lines += _models(after, each, paint, columns)
     lines += [*_releases(after.get("updates"), after["time_ms"] / 1000, paint, columns), "", *_workers(after, paint)]
     if after.get("log_hidden"):
-        text = "the log is shown on the device itself, at its address or host name, and to clients with a token"
+        text = (
+            "the log is shown to clients with a token, and on the device itself if the URL has its address or host name"
+        )
         return [*lines, "", *wrapped(text, columns, "")]
     recent = _events(after[events][:most_events], paint, columns)
     if recent:

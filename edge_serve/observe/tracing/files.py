@@ -26,6 +26,7 @@ MOST_MEMORY = 64 << 20
 MOST_WAITING = 8 << 20
 #: bytes written in one system call
 _AT_ONCE = 1 << 20
+#: the array of a file in which there is no trace
 _EMPTY = b"[]"
 #: how long `close` waits for the disk, seconds; within TimeoutStopSec= of the unit behind --exit-timeout-secs
 CLOSE_SECONDS = 5.0

@@ -184,8 +184,8 @@ class DataSender:
     ) -> bool:
         """Send bytes. Return False if some of them are queued; `Http2Stream.on_taken` is called when they are sent.
 
-        It is not called for earlier messages of the stream before this returns. They wait for a window or for the
-        output, and whatever opens these pumps.
+        If earlier bytes of the stream are queued, these are only queued behind them, so `on_taken` is not called before
+        this returns. The code that opens a window, or makes room in the output, calls `pump`.
         """
         if self.reserve(stream, size):
             head = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)

@@ -161,8 +161,8 @@ class AccessGate:
 def _is_own_name(host: str) -> bool:
     """Return whether this is the machine's name, its first label, or that label in multicast DNS.
 
-    No name server of the Internet can define the last (RFC 6762 3), nor a name of one label, which is none of its
-    top-level domains.
+    No other party can register the last two in the Internet's DNS: `.local` is reserved for multicast DNS (RFC 6762 3),
+    and a name of one label would be a top-level domain.
     """
     own = os.uname().nodename.lower()
     short = own.partition(".")[0]

@@ -64,8 +64,8 @@ class Method:
         compresses: the compression level applies to its answers.
         place: see `GrpcCall.find_place`.
         prepare: prepares a large message in ordinary memory in a thread, before the method receives it.
-        large: its messages have tensors or files, and may have more than SMALL_BYTES. The event loop reads those of
-            other methods (`Operation.check_body`).
+        large: its messages have tensors or files, and may have more than SMALL_BYTES. Those of other methods may
+            not, as the bodies of HTTP (`Operation.check_body`).
     """
 
     group: RouteGroup
@@ -234,5 +234,5 @@ def _decode_base64(value: bytes) -> bytes:
         return value
     try:
         return binascii.a2b_base64(value + b"==")
-    except binascii.Error:  # a number of characters that cannot be
+    except binascii.Error:  # no base64 text has that number of characters
         return value

@@ -13,7 +13,7 @@ from edge_serve.models.repository.repository import plain_name
 
 Document = dict[str, Any]
 
-HIDDEN = "the reason is shown on the device itself, at its address or host name, and to clients with a token"
+HIDDEN = "the reason is shown to clients with a token, and on the device itself if the URL has its address or host name"
 
 
 def redact(document: Document) -> Document:

@@ -21,9 +21,10 @@ KILL_SECONDS = 5.0
 
 
 class Stalls(Generic[Key]):
-    """The ages of markers. A marker is a value that changes with each step of its owner, such as the number of a batch.
+    """Measures for how long markers stay the same. A marker changes with each step of its owner: a batch number, say.
 
-    A marker is as old as the comparison that first found it. So comparisons must come often, beside the limits of ages.
+    An age counts from the first `compare` that found the marker. So call `compare` much more often than the shortest
+    limit that ages are compared with.
     """
 
     def __init__(self) -> None:

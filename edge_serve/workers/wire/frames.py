@@ -156,7 +156,7 @@ def failed_frame(frame_id: int, error: EdgeServeError) -> bytes:
 
 
 def error_of(value: dict[str, Any]) -> EdgeServeError:
-    """Return the error in a FAILED frame."""
+    """Return the error that a frame describes by its `code` and `text`; Internal if the code is unknown."""
     code = value.get("code")
     cls = BY_TRITON_CODE.get(code, Internal) if isinstance(code, int) else Internal
     return cls(str(value.get("text", "")))

@@ -143,7 +143,7 @@ export function drawWorkers(node, workers) {
   workers.forEach((worker, i) => rows[i + 1].show(worker));
 }
 
-const HIDDEN = "The log's lines are shown on the device itself, at its address or host name, and to clients with a token.";
+const HIDDEN = "The log's lines are shown to clients with a token, and on the device itself if the URL has its address or host name.";
 
 /** Lines of the log, the newest first; `empty` stands there when there are none. */
 export function drawEvents(node, doc, all, empty) {
