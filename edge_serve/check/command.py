@@ -24,7 +24,6 @@ from edge_serve.check.golden import report as report_trial
 from edge_serve.check.infer import CalledModels, SentRequest, ask_all
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.config.model.complete import same_shape
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_ignored, advice_on_repository
 from edge_serve.config.model.notes import notes_on
@@ -36,6 +35,7 @@ from edge_serve.devices.find import find_devices
 from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
 from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.messages.line import one_line
+from edge_serve.messages.tensors import same_shape
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.calls import ModelCalls
 from edge_serve.models.load.loading import Loader, LoaderOptions

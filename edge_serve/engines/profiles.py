@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from edge_serve.config.model.complete import same_shape
 from edge_serve.engines.options import Shapes
 from edge_serve.errors import InvalidArgument
-from edge_serve.messages.tensors import shape_text
+from edge_serve.messages.tensors import same_shape, shape_text
 from edge_serve.records import frozen
 
 #: smallest, best, and largest shape of an input; of a shape tensor its values

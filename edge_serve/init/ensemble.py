@@ -10,12 +10,12 @@ from pathlib import Path
 from edge_serve.backends.base import ModelSpec
 from edge_serve.config.checks.ensemble import ENSEMBLE, check_ensemble, check_ensemble_members
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.config.model.complete import same_shape
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.stages import load_model_config
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init.config_text import ensemble_text
 from edge_serve.init.directory import VERSION, ModelPlace
+from edge_serve.messages.tensors import same_shape
 from edge_serve.models.repository.repository import Repository, versions
 from edge_serve.records import slotted
 from edge_serve.workers.front.workers import Workers

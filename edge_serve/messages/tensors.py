@@ -198,6 +198,11 @@ def shape_text(shape: Iterable[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
+def same_shape(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Return whether two shapes have one rank and no dimension that is fixed to different sizes."""
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+
+
 def element_count(shape: Sequence[int]) -> int:
     """Return the number of elements; 1 for an empty shape."""
     return math.prod(shape)

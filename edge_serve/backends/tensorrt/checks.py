@@ -12,9 +12,8 @@ from edge_serve.backends.tensorrt.bindings import Binding, BindingRole, input_bi
 from edge_serve.backends.tensorrt.complete import check_allowed, unsupported_type
 from edge_serve.backends.tensorrt.engine import DATA_TYPES, EngineInfo, TensorInfo
 from edge_serve.backends.tensorrt.profiles import Choice, largest_shape
-from edge_serve.config.model.complete import same_shape
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unsupported, with_advice
-from edge_serve.messages.tensors import shape_text
+from edge_serve.messages.tensors import same_shape, shape_text
 from edge_serve.records import frozen
 
 Json = Mapping[str, Any]

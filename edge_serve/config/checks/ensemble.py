@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.config.model.complete import same_shape
 from edge_serve.errors import InvalidArgument
-from edge_serve.messages.tensors import shape_text
+from edge_serve.messages.tensors import same_shape, shape_text
 from edge_serve.records import frozen
 
 ENSEMBLE = "ensemble"

@@ -281,11 +281,6 @@ def config_dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(dim) for dim in dims)
 
 
-def same_shape(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Return whether two shapes have one rank and no dimension that is fixed to different sizes."""
-    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
-
-
 def _shapes(tensors: Sequence[FoundTensor]) -> str:
     """The tensors that keep a model from batching."""
     return ", ".join(f"{tensor.name} {shape_text(tensor.dims)}" for tensor in tensors if tensor.dims[:1] != (-1,))

@@ -14,7 +14,16 @@ from collections.abc import Iterable
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, is_unseen, shape_text
+from edge_serve.messages.tensors import (
+    Buffer,
+    DataType,
+    InferTensor,
+    Shape,
+    element_count,
+    is_unseen,
+    same_shape,
+    shape_text,
+)
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -165,8 +174,7 @@ def _wrong_shape(request: InferRequest, tensor: InferTensor, signature: Signatur
     name, model, shape = tensor.name, signature.model_name, tensor.shape
     batches = signature.max_batch_size > 0 and not spec.is_shape_tensor
     expected = (-1, *spec.dims) if batches else spec.dims
-    same_rank = len(shape) == len(expected)
-    if same_rank and all(-1 in pair or pair[0] == pair[1] for pair in zip(shape, expected, strict=True)):
+    if same_shape(shape, expected):
         return InvalidArgument(
             f"{prefix(request.id)}All input dimensions should be specified for input '{name}' for model '{model}', "
             f"got {shape_text(shape)}"
