@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from tuf.api.metadata import TargetFile
 
 from ota import files
-from ota.decide.rollout import choose, fair_salt
+from ota.decide.rollout import choose, fair_salt, steps_include
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import SYSTEM, device_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout, RolloutStep, read_rollout
@@ -113,16 +113,18 @@ def start(
     bundle: str,
     release: int,
     steps: Mapping[str, float],
-    devices: Sequence[DeviceDocument] = (),
+    devices: Sequence[DeviceDocument],
+    now: float,
 ) -> Rollout:
     """Return the document in which a fleet wants a release. Devices are hashed again for it.
 
-    A lower number is a rollback: devices go back as they would go forward. A release that has not reached all of its
-    rings, or is denied, is not what the other devices get meanwhile: they stay with the one before it. Starting the
-    release that the fleet wants already is a step: a halt and the start time stay, and while it is halted, its shares.
+    A lower number is a rollback: devices go back as they would go forward. A release that has not reached all devices
+    is not what the other devices get meanwhile: they stay with the last one that has. Starting the release that the
+    fleet wants already is a step: a halt and the start time stay, and while it is halted, its shares.
 
     Args:
         devices: those of the fleet; the salt is chosen so that percentages include the right share of them.
+        now: seconds since the epoch.
 
     Raises:
         UsageError: the release is denied, or a share of the release that the fleet wants already would sink, or rise
@@ -136,7 +138,7 @@ def start(
         bundle=bundle,
         family=family,
         want=release,
-        previous=_previous(before) if before else 0,
+        previous=_find_previous(rollout, before, devices, now) if before else 0,
         salt=fair_salt(f"{bundle}/{release}/{rollout.serial + 1}", devices),
         steps=tuple(RolloutStep(ring, percent) for ring, percent in steps.items()),
         window=before.window if before else "",
@@ -147,10 +149,19 @@ def start(
     return with_wish(rollout, wish)
 
 
-def _previous(before: BundleRollout) -> int:
-    """Return the release of devices that the rollout of another release has not reached yet."""
-    has_arrived = all(one.percent == 100 for one in before.steps) and before.want not in before.deny
-    return before.previous if before.previous and not has_arrived else before.want
+def _find_previous(rollout: Rollout, before: BundleRollout, devices: Sequence[DeviceDocument], now: float) -> int:
+    """Return the release of devices that the rollout of another release has not reached yet; 0 = what they have.
+
+    They get it without a step and without a gate, so it is one that all devices were to have by then.
+    """
+    has_arrived = (
+        not before.paused
+        and before.want not in before.deny
+        and before.not_before + rollout.spread_seconds <= now
+        and all(one.percent == 100 for one in before.steps)
+        and all(one.device in before.pin or steps_include(before, one) for one in devices)
+    )
+    return before.want if has_arrived else before.previous
 
 
 def find_unknown_names(fleet: str, devices: Sequence[DeviceDocument], rings: Iterable[str], device: str) -> list[str]:

@@ -14,7 +14,7 @@ from ota.publish.commands import Subcommands, add, open_workspace
 
 if TYPE_CHECKING:
     from ota.decide.gate import GateLimits, GateRuling
-    from ota.documents.rollout import Rollout
+    from ota.documents.rollout import BundleRollout, Rollout
     from ota.publish.repository import RepositoryState
     from ota.publish.workspace import Workspace
 
@@ -119,7 +119,9 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float]) -> list[str]:
-    """Return a line for each ring: how many devices the rollout includes, and how many the steps would add."""
+    """Return a line for each ring: how many devices the rollout includes, and how many the steps would add. The last
+    line says what the other devices get.
+    """
     from dataclasses import replace
 
     from ota.decide.gate import is_included
@@ -140,4 +142,14 @@ def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float])
             names = sorted(then - now)
             text += f", then {len(then)}; new: {', '.join(names[:10])}" + (" ..." if len(names) > 10 else "")
         found.append(text)
+    if wish.paused or not all(is_included(after, one) for one in devices):
+        found.append(_share_of_others(wish))
     return found
+
+
+def _share_of_others(wish: BundleRollout) -> str:
+    before = wish.previous if wish.previous not in wish.deny else 0
+    if wish.paused:
+        return f"halted: no further device gets {wish.want}; one without any release gets {before or 'none'}"
+    text = f"with an older one or none gets {before}" if before else "without any gets none"
+    return f"the others keep their release; one {text}"

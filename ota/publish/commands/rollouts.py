@@ -100,7 +100,8 @@ def _start(arguments: argparse.Namespace) -> int:
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
         family = _checked_family(arguments, workspace, state)
         devices = list(read_devices(workspace, state, rollout.fleet).values())
-        rollout = start(rollout, family, arguments.bundle, arguments.release, parse_steps(arguments.steps), devices)
+        steps = parse_steps(arguments.steps)
+        rollout = start(rollout, family, arguments.bundle, arguments.release, steps, devices, time.time())
         wish = wish_of(rollout, arguments.bundle)
         if arguments.window is not None:
             wish = replace(wish, window=arguments.window)

@@ -212,7 +212,7 @@ def test_a_second_start_of_a_release_keeps_its_halt_and_its_start_time(published
     published.release(2)
     published.do("rollout halt", "a", "det")
     assert "halted" not in published.do("rollout start", "a", "det", 2, "prod=5")
-    assert "det 2: prod=5; before 1; window 02:00-05:00\n" in published.do("rollout show", "a")
+    assert "det 2: prod=5; window 02:00-05:00\n" in published.do("rollout show", "a")
 
 
 @pytest.mark.fault("R1")
