@@ -157,7 +157,7 @@ class StepNotAllowed(OtaError):
 
 
 class RolloutHalted(OtaError):
-    """More devices failed than the limits allow; the rollout is paused."""
+    """More devices failed than the limits allow. The rollout is paused, unless the message says why not yet."""
 
     reason = "halted"
     exit_status = 11

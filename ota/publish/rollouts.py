@@ -22,7 +22,7 @@ from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import SYSTEM, device_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout, RolloutStep, read_rollout
 from ota.errors import Untrusted, UsageError
-from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, refuse_second
+from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, read_unexpired, refuse_second
 from ota.publish.release import manifests_of, read_floors
 from ota.publish.repository import RepositoryState, read_target
 from ota.publish.roles import ROLLOUT, checked_name, raise_as_usage
@@ -37,6 +37,13 @@ def read_fleet(workspace: Workspace, state: RepositoryState, fleet: str) -> Roll
     if entry is None:
         return Rollout(fleet, 0)
     return read_rollout(read_target(workspace.repository, target, entry), fleet)
+
+
+def find_waiting(workspace: Workspace, fleet: str, now: float) -> Rollout | None:
+    """Return the rollout document of a fleet in the change that waits for signatures; None = no such one waits."""
+    pending = read_unexpired(workspace, now)
+    data = pending.documents.get(rollout_target(fleet)) if pending is not None else None
+    return read_rollout(data, fleet) if data is not None else None
 
 
 def write_fleet(workspace: Workspace, state: RepositoryState, rollout: Rollout, now: float) -> list[MissingSignatures]:

@@ -167,10 +167,10 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
     """Ask the gate. Return its reason to allow the next step; "" = the flags name no source of evidence.
 
     Raises:
-        StepNotAllowed: it does not allow it. RolloutHalted: too many devices failed, and the rollout is paused now.
+        StepNotAllowed: it does not allow it. RolloutHalted: too many devices failed; the rollout is paused, or the
+            message says why it is not yet.
     """
     from ota.decide.gate import GateDecision
-    from ota.publish.rollouts import halt, write_fleet
 
     ruling = rule_of(arguments, workspace, state, rollout)
     if ruling is None:
@@ -178,14 +178,32 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
     if ruling.answer is GateDecision.WAIT:
         raise StepNotAllowed(f"{arguments.bundle}: the next step is not allowed yet: {ruling.why}")
     if ruling.answer is GateDecision.HALT:
-        waiting = write_fleet(workspace, state, halt(rollout, arguments.bundle, True), time.time())
-        print_result(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: halted")
-        halted = "is halted when its signatures are collected" if waiting else "is halted"
         raise RolloutHalted(
-            f"{arguments.bundle}: the rollout {halted}: {ruling.why}. Devices that have the release keep it: "
-            "'rollout deny' removes it, 'rollout resume' continues"
+            f"{arguments.bundle}: the rollout is {_publish_halt(arguments, workspace, state, rollout)}: {ruling.why}. "
+            "Devices that have the release keep it: 'rollout deny' removes it, 'rollout resume' continues"
         )
     return ruling.why
+
+
+def _publish_halt(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, rollout: Rollout) -> str:
+    """Publish a halt that the gate has decided. Return the outcome, also that it failed: the decision is never lost."""
+    from ota.publish.rollouts import find_waiting, halt, write_fleet
+
+    then = f"'rollout halt {rollout.fleet} {arguments.bundle}'"
+    try:
+        if (waiting := find_waiting(workspace, rollout.fleet, time.time())) is not None:
+            wish = waiting.wishes().get(arguments.bundle)
+            if wish is not None and wish.paused:
+                return "halted when its signatures are collected"
+            return (
+                f"not halted yet, because another change of {rollout.fleet} waits for signatures (do not collect it: "
+                f"'request --discard' drops it, then {then} halts)"
+            )
+        missing = write_fleet(workspace, state, halt(rollout, arguments.bundle, True), time.time())
+    except OtaError as error:
+        return f"not halted yet ({error.message}; then {then})"
+    print_result(workspace, missing, f"published: serial {rollout.serial + 1} of {rollout.fleet}: halted")
+    return "halted when its signatures are collected" if missing else "halted"
 
 
 def _simulate(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.ota.publish.fleet import Fleet, share, unlucky
+from tests.ota.publish.publisher import Publisher
 
 GATE = ("--success", "95%", "--errors", "5%", "--soak", "24h")
 
@@ -32,18 +33,59 @@ def test_a_thousand_devices_through_5_25_and_100_percent(thousand: Fleet) -> Non
     assert thousand.wish().paused
 
 
-def test_a_halt_that_waits_for_a_signature_says_so(fleet: Fleet) -> None:
-    publisher = fleet.publisher
-    publisher.run("key", "alice")
-    publisher.do("rotate", "rollout", "--remove", "rollout-1", "--add", "alice.pub.json")
+@pytest.fixture
+def remote(fleet: Fleet) -> Fleet:
+    """A fleet whose rollouts are signed at another machine."""
+    fleet.publisher.run("key", "alice")
+    fleet.publisher.do("rotate", "rollout", "--remove", "rollout-1", "--add", "alice.pub.json")
+    _sign(fleet.publisher)
+    return fleet
+
+
+def _sign(publisher: Publisher) -> None:
     publisher.do("request", "--out", "request.json")
     publisher.run("sign", "request.json", "--key", "alice.pem", "--yes", "--out", "sig.json")
     publisher.do("collect", "sig.json")
-    fleet.update(lambda name, release: True)
-    step = ("rollout step", "plant", "det", "prod=25", "--reports", fleet.place)
-    assert publisher.status(*step) == 11
-    assert "the rollout is halted when its signatures are collected: " in publisher.err
-    assert not fleet.wish().paused
+
+
+def test_a_halt_that_waits_for_a_signature_says_so(remote: Fleet) -> None:
+    publisher = remote.publisher
+    remote.update(lambda name, release: True)
+    for action in ("step", "watch", "watch"):
+        steps = ("prod=25",) if action == "step" else ()
+        said = publisher.refused(f"rollout {action}", "plant", "det", *steps, "--reports", remote.place, status=11)
+        assert "the rollout is halted when its signatures are collected: " in said
+        assert "devices that tried it failed (100 %)" in said
+    assert not remote.wish().paused
+    _sign(publisher)
+    assert remote.wish().paused
+
+
+def test_a_halt_is_not_lost_while_a_step_waits_for_a_signature(remote: Fleet) -> None:
+    publisher = remote.publisher
+    publisher.do("rollout step", "plant", "det", "prod=100")
+    remote.update(lambda name, release: True)
+    watch = ("rollout watch", "plant", "det", "--reports", remote.place)
+    for _ in range(2):
+        said = publisher.refused(*watch, status=11)
+        assert "the rollout is not halted yet, because another change of plant waits for signatures" in said
+        assert "do not collect it: 'request --discard' drops it, then 'rollout halt plant det' halts" in said
+        assert "devices that tried it failed (100 %)" in said
+    publisher.do("request", "--discard")
+    publisher.do("rollout halt", "plant", "det")
+    _sign(publisher)
+    assert (remote.wish().paused, [one.percent for one in remote.wish().steps]) == (True, [5])
+
+
+def test_a_halt_that_cannot_be_published_says_why(remote: Fleet) -> None:
+    publisher = remote.publisher
+    publisher.do("rotate", "targets", "--add", "alice.pub.json", "--threshold", 2)
+    remote.update(lambda name, release: True)
+    said = publisher.refused("rollout watch", "plant", "det", "--reports", remote.place, status=11)
+    assert (
+        "the rollout is not halted yet (a change of root and targets waits for signatures already: finish it " in said
+    )
+    assert "; then 'rollout halt plant det'): " in said
 
 
 def test_a_rollout_with_too_many_failures_halts_by_itself(fleet: Fleet) -> None:
