@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,31 @@ LEAST_PASSPHRASE = 12
 PASSPHRASE = "EDGE_OTA_PUBLISH_PASSPHRASE"
 PIN = "EDGE_OTA_PUBLISH_PIN"
 MOST_KEY = 64 * 1024
+#: seconds for an answer at the terminal
+ANSWER_SECONDS = 300.0
+
+
+def ask_in_time(question: str, ask: Callable[[str], str] = getpass.getpass) -> str:
+    """Ask at the terminal, and return the answer. Other commands wait for this one meanwhile.
+
+    Raises:
+        OtaError: there is no answer within ANSWER_SECONDS.
+    """
+
+    def end(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, ANSWER_SECONDS)
+    try:
+        return ask(question)
+    except TimeoutError:
+        raise OtaError(
+            f"no answer within {ANSWER_SECONDS:g} s, and other commands may wait for this one: repeat it"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class KeyProblem(OtaError):
@@ -68,7 +94,7 @@ class Secrets:
 
     file: Path | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    ask: Callable[[str], str] = getpass.getpass
+    ask: Callable[[str], str] = ask_in_time
     terminal: Callable[[], bool] = lambda: sys.stdin.isatty()
     none: bool = False
     known: dict[str, str] = field(default_factory=dict)

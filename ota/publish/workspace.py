@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +33,9 @@ from ota.strict_json import parse, to_canonical_json
 
 SCHEMA = 1
 MOST_BYTES = 4 * 1024 * 1024
+#: seconds to wait for another command: longer than a question at its terminal (keys.ANSWER_SECONDS)
+PATIENCE = 600.0
+_AGAIN = 0.1
 
 
 @dataclass(slots=True)
@@ -169,18 +174,42 @@ def read(path: Path, secrets: Secrets) -> Workspace:
 
 @contextlib.contextmanager
 def acquire_lock(path: Path) -> Iterator[None]:
-    """Lock a workspace against other publishers.
+    """Lock a workspace against other publishers. Wait for another one, and print which it is.
 
     Raises:
-        AlreadyRunning: one is at work.
+        AlreadyRunning: it has not ended within PATIENCE seconds. UsageError: there is no such directory.
     """
     if not path.is_dir():
         raise UsageError(f"{path} is not a publisher's directory: make one with 'edge-ota publish init {path}'")
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _acquire(path, descriptor)
         yield
-    except BlockingIOError:
-        raise AlreadyRunning(f"another edge-ota publish works in {path}: wait until it is done") from None
     finally:
         os.close(descriptor)
+
+
+def _acquire(path: Path, descriptor: int) -> None:
+    until = time.monotonic() + PATIENCE
+    is_waiting = False
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = _find_owner(os.fstat(descriptor).st_ino)
+        if time.monotonic() >= until:
+            raise AlreadyRunning(f"{owner} works in {path}: wait until it ends, or stop it, and repeat this command")
+        if not is_waiting:
+            print(f"waiting for {owner}, which works in {path}", file=sys.stderr, flush=True)
+        is_waiting = True
+        time.sleep(_AGAIN)
+
+
+def _find_owner(inode: int) -> str:
+    """Return the command that has the lock of a directory, as far as the kernel tells."""
+    with contextlib.suppress(OSError, IndexError):
+        for fields in map(str.split, Path("/proc/locks").read_text().splitlines()):
+            if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
+                command = Path(f"/proc/{fields[4]}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+                return f"'{command.decode(errors='replace')[-200:]}' (process {fields[4]})"
+    return "another edge-ota publish"

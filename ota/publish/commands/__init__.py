@@ -100,6 +100,18 @@ def open_workspace(
         yield space, state
 
 
+def read_published(arguments: argparse.Namespace) -> tuple[Workspace, RepositoryState]:
+    """Return the workspace and the published metadata, for a command that only reads.
+
+    It needs no lock, and waits for no other command: documents and blobs are written before the state that names them,
+    and stay.
+    """
+    from ota.publish import repository, workspace
+
+    space = workspace.read(arguments.workspace, secrets_of(arguments))
+    return space, repository.read_state(space.path)
+
+
 def print_result(workspace: Workspace, waiting: Sequence[MissingSignatures], done: str) -> int:
     """Print that a change is published, or which signatures it waits for. Return 0, the exit status of both.
 
@@ -119,10 +131,16 @@ def print_result(workspace: Workspace, waiting: Sequence[MissingSignatures], don
 
 
 def confirm(question: str, yes: bool) -> bool:
-    """Ask at the terminal. `yes` answers in place of the user."""
+    """Ask at the terminal. `yes` answers in place of the user.
+
+    Raises:
+        OtaError: there is no answer in time.
+    """
+    from ota.publish.keys import ask_in_time
+
     if yes:
         return True
     if not sys.stdin.isatty():
         print(f"{question} (no terminal to ask: give --yes)", file=sys.stderr)
         return False
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    return ask_in_time(f"{question} [y/N] ", input).strip().lower() in ("y", "yes")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ota.errors import UsageError
-from ota.publish.commands import Subcommands, add, open_workspace, print_result
+from ota.publish.commands import Subcommands, add, open_workspace, print_result, read_published
 
 
 def add_parsers(subcommands: Subcommands) -> None:
@@ -81,10 +81,9 @@ def _import(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     from ota.publish.rollouts import read_devices
 
-    with open_workspace(arguments) as (workspace, state):
-        for device, one in sorted(read_devices(workspace, state).items()):
-            labels = "".join(f" {name}={text}" for name, text in sorted(one.labels.items()))
-            print(f"{device}: {one.fleet} {one.ring}{labels} {one.fingerprint[:16] or 'no key'}")
+    for device, one in sorted(read_devices(*read_published(arguments)).items()):
+        labels = "".join(f" {name}={text}" for name, text in sorted(one.labels.items()))
+        print(f"{device}: {one.fleet} {one.ring}{labels} {one.fingerprint[:16] or 'no key'}")
     return 0
 
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ota.errors import UsageError
-from ota.publish.commands import Subcommands, add, open_workspace
+from ota.publish.commands import Subcommands, add, read_published
 
 if TYPE_CHECKING:
     from ota.decide.gate import GateLimits, GateRuling
@@ -97,14 +97,16 @@ def _report(arguments: argparse.Namespace) -> int:
     from ota.publish.reports.history import ReportHistory
     from ota.publish.reports.summary import document, lines, summarize
     from ota.publish.rollouts import read_devices
+    from ota.publish.workspace import acquire_lock
 
     silent = parse_duration("--silent", arguments.silent)
-    with open_workspace(arguments) as (workspace, state):
-        every = read_devices(workspace, state)
-        devices = {name: one for name, one in every.items() if arguments.fleet in ("", one.fleet)}
-        if arguments.fleet and not devices:
-            raise UsageError(f"the fleet {arguments.fleet} has no device: 'edge-ota publish device list' shows all")
-        collected = collect(arguments.place, every)
+    workspace, state = read_published(arguments)
+    every = read_devices(workspace, state)
+    devices = {name: one for name, one in every.items() if arguments.fleet in ("", one.fleet)}
+    if arguments.fleet and not devices:
+        raise UsageError(f"the fleet {arguments.fleet} has no device: 'edge-ota publish device list' shows all")
+    collected = collect(arguments.place, every)
+    with acquire_lock(workspace.path):
         memory = ReportHistory(workspace.path)
         forked = memory.take(collected.genuine)
         memory.save()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ota.documents.names import SYSTEM
 from ota.errors import OtaError, RolloutHalted, StepNotAllowed, UsageError
-from ota.publish.commands import Subcommands, add, confirm, open_workspace, print_result
+from ota.publish.commands import Subcommands, add, confirm, open_workspace, print_result, read_published
 from ota.publish.commands.reports import add_gate_flags, rule_of, shares
 
 if TYPE_CHECKING:
-    from ota.documents.rollout import Rollout
+    from ota.documents.rollout import BundleRollout, Rollout
     from ota.publish.repository import RepositoryState
     from ota.publish.workspace import Workspace
 
@@ -134,16 +134,20 @@ def _checked_family(arguments: argparse.Namespace, workspace: Workspace, state: 
 
 
 def _step(arguments: argparse.Namespace) -> int:
-    from ota.publish.rollouts import parse_steps, step
+    from ota.publish.rollouts import parse_steps, read_fleet, step, wish_of
 
     steps = parse_steps(arguments.steps)
     done = f"{arguments.bundle} for {' '.join(arguments.steps)}"
+    space, published = read_published(arguments)
+    seen = read_fleet(space, published, arguments.fleet)
+    step(seen, arguments.bundle, steps)  # refuses steps that no gate can allow
+    why = _ask_gate(arguments, space, published, seen)
 
     def edit(workspace: Workspace, state: RepositoryState, rollout: Rollout) -> Rollout:
-        changed = step(rollout, arguments.bundle, steps)  # first, because it refuses steps that no gate can allow
-        if why := _gate(arguments, workspace, state, rollout):
+        if why:
+            _check_unchanged(wish_of(seen, arguments.bundle), rollout)
             print(f"allowed: {why}")
-        return changed
+        return step(rollout, arguments.bundle, steps)
 
     return _change(arguments, edit, done)
 
@@ -151,26 +155,28 @@ def _step(arguments: argparse.Namespace) -> int:
 def _watch(arguments: argparse.Namespace) -> int:
     from ota.publish.rollouts import read_fleet, wish_of
 
-    with open_workspace(arguments) as (workspace, state):
-        rollout = read_fleet(workspace, state, arguments.fleet)
-        if wish_of(rollout, arguments.bundle).paused:
-            print(f"{arguments.bundle}: the rollout is halted")
-            return 0
-        why = _gate(arguments, workspace, state, rollout)
-        if not why:
-            raise UsageError("rollout watch needs --reports DIR|URL or --prometheus URL, the gate's evidence")
-        print(f"the next step is allowed: {why}")
+    workspace, state = read_published(arguments)
+    rollout = read_fleet(workspace, state, arguments.fleet)
+    if wish_of(rollout, arguments.bundle).paused:
+        print(f"{arguments.bundle}: the rollout is halted")
+        return 0
+    why = _ask_gate(arguments, workspace, state, rollout)
+    if not why:
+        raise UsageError("rollout watch needs --reports DIR|URL or --prometheus URL, the gate's evidence")
+    print(f"the next step is allowed: {why}")
     return 0
 
 
-def _gate(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, rollout: Rollout) -> str:
-    """Ask the gate. Return its reason to allow the next step; "" = the flags name no source of evidence.
+def _ask_gate(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, rollout: Rollout) -> str:
+    """Ask the gate. Return its reason to allow the next step; "" = the flags name no source of evidence. The workspace
+    is not locked meanwhile, because a web server may take minutes to deliver the reports.
 
     Raises:
         StepNotAllowed: it does not allow it. RolloutHalted: too many devices failed; the rollout is paused, or the
             message says why it is not yet.
     """
     from ota.decide.gate import GateDecision
+    from ota.publish.rollouts import wish_of
 
     ruling = rule_of(arguments, workspace, state, rollout)
     if ruling is None:
@@ -178,30 +184,61 @@ def _gate(arguments: argparse.Namespace, workspace: Workspace, state: Repository
     if ruling.answer is GateDecision.WAIT:
         raise StepNotAllowed(f"{arguments.bundle}: the next step is not allowed yet: {ruling.why}")
     if ruling.answer is GateDecision.HALT:
+        outcome = _publish_halt(arguments, wish_of(rollout, arguments.bundle))
         raise RolloutHalted(
-            f"{arguments.bundle}: the rollout is {_publish_halt(arguments, workspace, state, rollout)}: {ruling.why}. "
-            "Devices that have the release keep it: 'rollout deny' removes it, 'rollout resume' continues"
+            f"{arguments.bundle}: the rollout is {outcome}: {ruling.why}. Devices that have the release keep it: "
+            "'rollout deny' removes it, 'rollout resume' continues"
         )
     return ruling.why
 
 
-def _publish_halt(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, rollout: Rollout) -> str:
-    """Publish a halt that the gate has decided. Return the outcome, also that it failed: the decision is never lost."""
-    from ota.publish.rollouts import find_waiting, halt, write_fleet
+def _check_unchanged(seen: BundleRollout, rollout: Rollout) -> None:
+    """Refuse a ruling on a rollout that another command has changed since.
 
-    then = f"'rollout halt {rollout.fleet} {arguments.bundle}'"
+    Raises:
+        StepNotAllowed: it has.
+    """
+    if rollout.wishes().get(seen.bundle) != seen:
+        raise StepNotAllowed(
+            f"{seen.bundle}: another command changed the rollout while the evidence was collected: repeat this one"
+        )
+
+
+def _publish_halt(arguments: argparse.Namespace, seen: BundleRollout) -> str:
+    """Publish a halt. Return the outcome, also that it failed: the decision of the gate is never lost.
+
+    Args:
+        seen: the rollout for which the gate decided it.
+
+    Raises:
+        StepNotAllowed: the rollout is another one by now.
+    """
+    then = f"'rollout halt {arguments.fleet} {arguments.bundle}'"
     try:
-        if (waiting := find_waiting(workspace, rollout.fleet, time.time())) is not None:
-            wish = waiting.wishes().get(arguments.bundle)
-            if wish is not None and wish.paused:
-                return "halted when its signatures are collected"
-            return (
-                f"not halted yet, because another change of {rollout.fleet} waits for signatures (do not collect it: "
-                f"'request --discard' drops it, then {then} halts)"
-            )
-        missing = write_fleet(workspace, state, halt(rollout, arguments.bundle, True), time.time())
+        with open_workspace(arguments) as (workspace, state):
+            return _halt_seen(arguments, workspace, state, seen, then)
+    except StepNotAllowed:
+        raise
     except OtaError as error:
         return f"not halted yet ({error.message}; then {then})"
+
+
+def _halt_seen(
+    arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, seen: BundleRollout, then: str
+) -> str:
+    from ota.publish.rollouts import find_waiting, halt, read_fleet, write_fleet
+
+    rollout = read_fleet(workspace, state, arguments.fleet)
+    _check_unchanged(seen, rollout)
+    if (waiting := find_waiting(workspace, rollout.fleet, time.time())) is not None:
+        wish = waiting.wishes().get(seen.bundle)
+        if wish is not None and wish.paused:
+            return "halted when its signatures are collected"
+        return (
+            f"not halted yet, because another change of {rollout.fleet} waits for signatures (do not collect it: "
+            f"'request --discard' drops it, then {then} halts)"
+        )
+    missing = write_fleet(workspace, state, halt(rollout, seen.bundle, True), time.time())
     print_result(workspace, missing, f"published: serial {rollout.serial + 1} of {rollout.fleet}: halted")
     return "halted when its signatures are collected" if missing else "halted"
 
@@ -210,10 +247,10 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from ota.publish.rollouts import parse_steps, read_devices, read_fleet
 
     steps = parse_steps(arguments.steps)
-    with open_workspace(arguments) as (workspace, state):
-        rollout = read_fleet(workspace, state, arguments.fleet)
-        devices = read_devices(workspace, state, arguments.fleet).values()
-        print("\n".join(shares(rollout, arguments.bundle, devices, steps)) or f"{arguments.fleet} has no device")
+    workspace, state = read_published(arguments)
+    rollout = read_fleet(workspace, state, arguments.fleet)
+    devices = read_devices(workspace, state, arguments.fleet).values()
+    print("\n".join(shares(rollout, arguments.bundle, devices, steps)) or f"{arguments.fleet} has no device")
     return 0
 
 
@@ -278,18 +315,18 @@ def _show(arguments: argparse.Namespace) -> int:
     from ota.publish.roles import ROLLOUT
     from ota.publish.rollouts import format_time, read_fleet
 
-    with open_workspace(arguments) as (workspace, state):
-        fleets = sorted(one[8:-5] for one in state.targets_of(ROLLOUT) if one.startswith("rollout/"))
-        for fleet in [arguments.fleet] if arguments.fleet else fleets:
-            rollout = read_fleet(workspace, state, fleet)
-            print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.wishes() else ", nothing rolled out"))
-            for bundle, wish in sorted(rollout.wishes().items()):
-                steps = " ".join(f"{one.ring}={one.percent:g}" for one in wish.steps)
-                more = [f"before {wish.previous}"] if wish.previous else []
-                more += ["HALTED"] if wish.paused else []
-                more += [f"window {wish.window}"] if wish.window else []
-                more += [f"not before {format_time(wish.not_before)}"] if wish.not_before else []
-                more += [f"denied {', '.join(map(str, sorted(wish.deny)))}"] if wish.deny else []
-                more += [f"{device} pinned to {release}" for device, release in sorted(wish.pin.items())]
-                print(f"  {bundle} {wish.want}: {steps}" + "".join(f"; {one}" for one in more))
+    workspace, state = read_published(arguments)
+    fleets = sorted(one[8:-5] for one in state.targets_of(ROLLOUT) if one.startswith("rollout/"))
+    for fleet in [arguments.fleet] if arguments.fleet else fleets:
+        rollout = read_fleet(workspace, state, fleet)
+        print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.wishes() else ", nothing rolled out"))
+        for bundle, wish in sorted(rollout.wishes().items()):
+            steps = " ".join(f"{one.ring}={one.percent:g}" for one in wish.steps)
+            more = [f"before {wish.previous}"] if wish.previous else []
+            more += ["HALTED"] if wish.paused else []
+            more += [f"window {wish.window}"] if wish.window else []
+            more += [f"not before {format_time(wish.not_before)}"] if wish.not_before else []
+            more += [f"denied {', '.join(map(str, sorted(wish.deny)))}"] if wish.deny else []
+            more += [f"{device} pinned to {release}" for device, release in sorted(wish.pin.items())]
+            print(f"  {bundle} {wish.want}: {steps}" + "".join(f"; {one}" for one in more))
     return 0

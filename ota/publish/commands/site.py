@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ota.errors import OtaError, Untrusted, UsageError
-from ota.publish.commands import Subcommands, add, open_workspace, secrets_of
+from ota.publish.commands import Subcommands, add, open_workspace, read_published, secrets_of
 
 
 def add_parsers(subcommands: Subcommands) -> None:
@@ -69,8 +69,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         with open_workspace(arguments) as (workspace, known):
             state = load(workspace.repository, known.roots[0].to_bytes())
-            found = check(workspace.repository, state, time.time(), arguments.fleet)
-            found.problems += compare(state, known)
+        found = check(workspace.repository, state, time.time(), arguments.fleet)  # hashes all blobs, without the lock
+        found.problems += compare(state, known)
     print("\n".join(found.facts))
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -88,11 +88,11 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from ota.publish.export import export
 
-    with open_workspace(arguments) as (workspace, state):
-        done = export(workspace, state, arguments.fleet, arguments.out)
-        releases = ", ".join(done.releases) or "no releases"
-        print(f"{arguments.out}: {releases}; {done.blobs} blobs, {done.new_bytes} new bytes")
-        print(f"next: unmount the stick; on a device 'edge-ota import {arguments.out}'")
+    workspace, state = read_published(arguments)
+    done = export(workspace, state, arguments.fleet, arguments.out)
+    releases = ", ".join(done.releases) or "no releases"
+    print(f"{arguments.out}: {releases}; {done.blobs} blobs, {done.new_bytes} new bytes")
+    print(f"next: unmount the stick; on a device 'edge-ota import {arguments.out}'")
     return 0
 
 

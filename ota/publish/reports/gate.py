@@ -12,7 +12,7 @@ from ota.publish.reports.collect import collect
 from ota.publish.reports.history import ReportHistory
 from ota.publish.repository import RepositoryState
 from ota.publish.rollouts import read_devices
-from ota.publish.workspace import Workspace
+from ota.publish.workspace import Workspace, acquire_lock
 
 _ORDER = (GateDecision.HALT, GateDecision.WAIT, GateDecision.GO)
 
@@ -41,6 +41,8 @@ def rule(
 ) -> GateRuling:
     """Return whether the next step of a rollout is allowed. With two kinds of evidence, return the stricter ruling.
 
+    The workspace is locked here, to store the chains of reports.
+
     Raises:
         UsageError: a place of evidence is none. FetchError: it does not answer.
     """
@@ -48,9 +50,10 @@ def rule(
     rulings = []
     if evidence.reports:
         collected = collect(evidence.reports, devices)
-        memory = ReportHistory(workspace.path)
-        memory.take(collected.genuine)
-        memory.save()
+        with acquire_lock(workspace.path):
+            memory = ReportHistory(workspace.path)
+            memory.take(collected.genuine)
+            memory.save()
         tally = gate.count(wish, devices.values(), collected.newest, bounds, now)
         rulings.append(gate.decide(tally, bounds))
     if evidence.prometheus:

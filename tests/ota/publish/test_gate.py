@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ota.publish.reports.collect import CollectedReports, collect
 from tests.ota.publish.fleet import Fleet, share, unlucky
 from tests.ota.publish.publisher import Publisher
 
@@ -46,6 +48,29 @@ def _sign(publisher: Publisher) -> None:
     publisher.do("request", "--out", "request.json")
     publisher.run("sign", "request.json", "--key", "alice.pem", "--yes", "--out", "sig.json")
     publisher.do("collect", "sig.json")
+
+
+@pytest.mark.parametrize(("action", "halts"), [("watch", True), ("step", True), ("step", False)])
+def test_reports_are_collected_without_the_lock(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, action: str, halts: bool
+) -> None:
+    """An operator halts or pins while the web server delivers the reports."""
+
+    def collect_slowly(*arguments: Any) -> CollectedReports:
+        fleet.publisher.do("rollout pin", "plant", "det", "dev-0000", 1)
+        return collect(*arguments)
+
+    fleet.update(lambda name, release: halts)
+    monkeypatch.setattr("ota.publish.workspace.PATIENCE", 0.0)
+    steps = ("prod=25",) if action == "step" else ()
+    command = (f"rollout {action}", "plant", "det", *steps, "--reports", fleet.place)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("ota.publish.reports.gate.collect", collect_slowly)
+        said = fleet.publisher.refused(*command, status=10)
+    assert "det: another command changed the rollout while the evidence was collected: repeat this one" in said
+    assert not fleet.wish().paused
+    fleet.publisher.do(*command, status=11 if halts else 0)
+    assert fleet.wish().paused is halts
 
 
 def test_a_halt_that_waits_for_a_signature_says_so(remote: Fleet) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
+import os
+import re
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +19,9 @@ from ota.documents.device import read_device
 from ota.documents.manifest import read_manifest
 from ota.documents.names import blob_path, code_target, device_target, manifest_target, rollout_target
 from ota.documents.rollout import read_rollout
-from ota.errors import NotInRepository
-from ota.publish import change
-from ota.publish.keys import KeyProblem, Secrets
+from ota.errors import NotInRepository, OtaError
+from ota.publish import change, verify
+from ota.publish.keys import KeyProblem, Secrets, ask_in_time
 from ota.publish.workspace import acquire_lock
 from tests.ota.publish.publisher import CONFIG, PASSPHRASE, UNKNOWN_KEYS, Publisher, device, one_sentence
 
@@ -379,9 +384,49 @@ def test_passphrases_are_asked_for_at_a_terminal(tmp_path: Path) -> None:
     assert (own.of("root-1"), own.of("root-2")) == ("one", "all")
 
 
-def test_two_publishers_do_not_work_at_once(published: Publisher) -> None:
+def test_a_question_at_the_terminal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(question: str) -> str:
+        time.sleep(10)
+        return ""
+
+    monkeypatch.setattr("ota.publish.keys.ANSWER_SECONDS", 0.02)
+    with pytest.raises(OtaError, match=r"no answer within 0.02 s"):
+        ask_in_time("Deny it?", ask)
+    assert ask_in_time("Deny it?", lambda question: "y") == "y"
+
+
+def test_two_publishers_do_not_work_at_once(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ota.publish.workspace.PATIENCE", 0.0)
     with acquire_lock(published.dir):
-        assert "another edge-ota publish works in" in published.refused("refresh", status=9)
+        assert f"(process {os.getpid()}) works in {published.dir}: wait" in published.refused("refresh", status=9)
+
+
+def test_a_command_waits_for_another_one(published: Publisher) -> None:
+    with contextlib.ExitStack() as other:
+        other.enter_context(acquire_lock(published.dir))
+        threading.Timer(0.15, other.close).start()
+        published.do("refresh")
+    assert re.fullmatch(rf"waiting for '.*' \(process {os.getpid()}\), which works in .*\n", published.err)
+
+
+def test_commands_that_read_wait_for_no_other(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    published.do("device add", "dev-1", "--fleet", "a", "--ring", "lab")
+    published.do("rollout start", "a", "det", 1, "lab=100")
+    monkeypatch.setattr("ota.publish.workspace.PATIENCE", 0.0)
+    with acquire_lock(published.dir):
+        for command in ("rollout show", "rollout simulate a det", "device list", "export stick --fleet a"):
+            published.do(*command.split()[:2], *command.split()[2:])
+
+
+def test_verify_hashes_blobs_without_the_lock(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(*arguments: Any) -> verify.Findings:
+        with acquire_lock(published.dir):
+            return found(*arguments)
+
+    found = verify.check
+    monkeypatch.setattr("ota.publish.workspace.PATIENCE", 0.0)
+    monkeypatch.setattr("ota.publish.verify.check", check)
+    published.do("verify")
 
 
 def test_init_refuses(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
