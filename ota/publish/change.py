@@ -22,7 +22,8 @@ from ota.publish.repository import RepositoryState, join_names, put_metadata, pu
 from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, TOP
 from ota.publish.workspace import Workspace
 from ota.strict_json import parse, to_canonical_json
-from ota.trust.roots import MOST_METADATA
+from ota.trust.clock_floor import DAY
+from ota.trust.roots import MOST_METADATA, parse_time
 
 SCHEMA = 1
 MOST_PENDING = 64 * 1024 * 1024
@@ -157,6 +158,36 @@ def publish_freshness(
     write_state(workspace.path, after)
     put_metadata(workspace.repository, after)
     return after
+
+
+def check_clock(workspace: Workspace, state: RepositoryState, now: float, *, synchronized: bool) -> None:
+    """Refuse to publish by a clock that may be wrong, and is far from the time of the last publication.
+
+    Devices take the time of a publication for certain. After one from the future they refuse others as expired, until
+    that time has come, or the timestamp has new keys. Up to half of the life of a timestamp does no harm.
+
+    Args:
+        synchronized: a time server has confirmed the clock.
+
+    Raises:
+        OtaError: the clock is behind the last publication, or ahead of it and not confirmed.
+    """
+    issued = parse_time(state.roles[TIMESTAMP].signed.unrecognized_fields.get("x-issued"))
+    ahead = (now - (now if issued is None else issued)) / DAY
+    most = workspace.days_of(TIMESTAMP) / 2
+    said = f"the clock of this machine says {_time(now):%Y-%m-%d %H:%M} UTC, {abs(ahead):.1f} days"
+    if ahead > most and not synchronized:
+        raise OtaError(
+            f"{said} after the last publication, and no time server has confirmed it. If it is ahead, devices refuse "
+            "later publications as expired: compare it with a watch, and correct it, or repeat the command with "
+            "--clock-is-right"
+        )
+    if -ahead > most:
+        raise OtaError(
+            f"{said} before the last publication: one of the two times is wrong. Correct the clock. If it is right, "
+            "devices that have fetched the last publication refuse others as expired until its time has come, and "
+            "'rotate timestamp --clock-is-right' frees them; other commands publish with --clock-is-right, too"
+        )
 
 
 def _meta(state: RepositoryState, role: str) -> MetaFile:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,6 +51,11 @@ def add(subcommands: Subcommands, name: str, run: Run, help_text: str, *, worksp
             metavar="DIR",
             help=f"the publisher's directory (default: {DIRECTORY}, else the current one)",
         )
+        parser.add_argument(
+            "--clock-is-right",
+            action="store_true",
+            help="publish, though the last publication is days away by the clock of this machine",
+        )
     parser.add_argument(
         "--passphrase-file", type=Path, metavar="FILE", help="has the passphrase of the keys on its first line"
     )
@@ -75,7 +81,7 @@ def secrets_of(arguments: argparse.Namespace) -> Secrets:
 
 @contextmanager
 def open_workspace(
-    arguments: argparse.Namespace, *, first: bool = False
+    arguments: argparse.Namespace, *, first: bool = False, publishes: bool = True
 ) -> Iterator[tuple[Workspace, RepositoryState]]:
     """Yield the workspace and the published metadata, with the workspace locked.
 
@@ -84,8 +90,13 @@ def open_workspace(
 
     Args:
         first: nothing needs to be published yet.
+        publishes: the command may publish, so the clock must be right.
+
+    Raises:
+        OtaError: the clock may be wrong. AlreadyRunning: another command does not end.
     """
     from ota.publish import change, repository, workspace
+    from ota.trust import clock_floor
 
     with workspace.acquire_lock(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
@@ -97,6 +108,8 @@ def open_workspace(
         with suppress(Untrusted):  # a damaged one is refused by the commands that read it
             if note := change.remove_published(space, state):
                 print(f"note: {note}", file=sys.stderr)
+        if publishes and not arguments.clock_is_right:
+            change.check_clock(space, state, time.time(), synchronized=clock_floor.is_synchronized())
         yield space, state
 
 

@@ -40,7 +40,7 @@ def _request(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.publish.ceremony import write_request
 
-    with open_workspace(arguments, first=True) as (workspace, state):
+    with open_workspace(arguments, first=True, publishes=False) as (workspace, state):
         if arguments.discard:
             if not state.roots:
                 raise UsageError(

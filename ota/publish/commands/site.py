@@ -67,7 +67,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         state = load(arguments.repository, data)
         found = check(arguments.repository, state, time.time(), arguments.fleet)
     else:
-        with open_workspace(arguments) as (workspace, known):
+        with open_workspace(arguments, publishes=False) as (workspace, known):
             state = load(workspace.repository, known.roots[0].to_bytes())
         found = check(workspace.repository, state, time.time(), arguments.fleet)  # hashes all blobs, without the lock
         found.problems += compare(state, known)

@@ -20,7 +20,8 @@ PARSER = cli.build_parser(["publish"])
 
 @pytest.fixture
 def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
-    """A publisher that has made nothing yet; its keys' passphrase is in the environment."""
+    """A publisher that has made nothing yet; its keys' passphrase is in the environment, and its clock is confirmed."""
+    monkeypatch.setattr("ota.trust.clock_floor.is_synchronized", lambda: True)
     monkeypatch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
     monkeypatch.setattr("ota.cli.build_parser", lambda argv: PARSER)
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,21 @@ def test_a_halt_that_cannot_be_published_says_why(remote: Fleet) -> None:
         "the rollout is not halted yet (a change of root and targets waits for signatures already: finish it " in said
     )
     assert "; then 'rollout halt plant det'): " in said
+
+
+def test_a_halt_by_a_doubtful_clock_says_so(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.update(lambda name, release: True)
+    now = time.time() + 2 * 86400
+    monkeypatch.setattr("time.time", lambda: now)
+    monkeypatch.setattr("ota.trust.clock_floor.is_synchronized", lambda: False)
+    for action in ("step", "watch"):
+        steps = ("prod=25",) if action == "step" else ()
+        watch = (f"rollout {action}", "plant", "det", *steps, "--reports", fleet.place, "--silent", "3d")
+        said = fleet.publisher.refused(*watch, status=11)
+        assert "the rollout is not halted yet (the clock of this machine says " in said
+        assert "; then 'rollout halt plant det'): " in said
+    fleet.publisher.refused(*watch, "--clock-is-right", status=11)
+    assert fleet.wish().paused
 
 
 def test_a_rollout_with_too_many_failures_halts_by_itself(fleet: Fleet) -> None:

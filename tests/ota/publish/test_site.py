@@ -141,6 +141,57 @@ def test_a_role_that_cannot_be_signed_does_not_stop_the_others(
     assert "engines expired 2 days ago: it was not signed again: " in published.err
 
 
+@pytest.fixture
+def no_time_server(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> Publisher:
+    """A publisher in a room without a network."""
+    monkeypatch.setattr("ota.trust.clock_floor.is_synchronized", lambda: False)
+    return published
+
+
+@pytest.mark.fault("K1")
+def test_a_publisher_without_a_time_server_confirms_its_clock(
+    no_time_server: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ("rollout start", "a", "det", 1, "lab=100")
+    at(monkeypatch, 1)  # a daily cron needs no flag
+    no_time_server.do("refresh")
+    now = at(monkeypatch, 6)
+    for command in (("refresh",), start, ("rotate", "timestamp")):
+        said = no_time_server.refused(*command, status=1)
+        assert "UTC, 6.0 days after the last publication, and no time server has confirmed it. If it is ahead" in said
+    assert not (no_time_server.dir / "keys/timestamp-2.pem").exists()
+    for command in (("rollout show",), ("device list",)):
+        no_time_server.do(*command)
+    no_time_server.do("verify", status=4)
+    assert "timestamp expired on" in no_time_server.err
+    no_time_server.do(*start, "--clock-is-right")
+    no_time_server.do("rollout halt", "a", "det")
+    assert device(no_time_server, "dev", now).target(rollout_target("a")) is not None
+
+
+@pytest.mark.fault("K1")
+def test_a_clock_that_was_ahead_is_corrected(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    factory, now = (published.dir / "root.json").read_bytes(), time.time()
+    device(published, "dev", now, factory)
+    with monkeypatch.context() as ahead:
+        at(ahead, 10)
+        published.do("refresh")
+        device(published, "dev", now, factory)
+        published.do("verify")
+    for command in (("refresh",), ("rollout start", "a", "det", 1, "lab=100"), ("rotate", "timestamp")):
+        said = published.refused(*command, status=1)
+        assert "UTC, 10.0 days before the last publication: one of the two times is wrong. Correct the clock." in said
+        assert "'rotate timestamp --clock-is-right' frees them" in said
+    published.do("refresh", "--clock-is-right")
+    with pytest.raises(Expired):
+        device(published, "dev", now, factory)
+    device(published, "other", now, factory)
+    published.do("rotate", "timestamp", "--clock-is-right")
+    published.do("rollout start", "a", "det", 1, "lab=100")
+    for name in ("dev", "other"):
+        assert device(published, name, now, factory).target(rollout_target("a")) is not None
+
+
 def test_an_expired_role_is_named(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     now = at(monkeypatch, 200)
     published.do("refresh", status=4)
