@@ -131,22 +131,30 @@ def _publish(workspace: Workspace, state: RepositoryState, pending: PendingChang
             f"('edge-ota publish renew {role}')"
         )
     put_targets(workspace.repository, pending.documents)
-    publish_freshness(workspace, state, after, now, snapshot=True)
+    publish_freshness(workspace, state, sign_snapshot(workspace, state, after, now), now)
+
+
+def sign_snapshot(workspace: Workspace, before: RepositoryState, after: RepositoryState, now: float) -> RepositoryState:
+    """Return a state with a new snapshot of its roles.
+
+    Raises:
+        KeyProblem: the key of snapshot is not on this machine, or cannot be opened.
+    """
+    meta = {f"{role}.json": _meta(after, role) for role in (TARGETS, *after.delegated())}
+    payload = Snapshot(before.version(SNAPSHOT) + 1, expires=_expiry(workspace, SNAPSHOT, now), meta=meta)
+    after = after.with_roles({SNAPSHOT: Metadata(payload)})
+    _sign_here(workspace, before, after, SNAPSHOT)
+    return after
 
 
 def publish_freshness(
-    workspace: Workspace, before: RepositoryState, after: RepositoryState, now: float, *, snapshot: bool
+    workspace: Workspace, before: RepositoryState, after: RepositoryState, now: float
 ) -> RepositoryState:
-    """Make a new timestamp, and a new snapshot if asked for, and publish. Return the published state.
+    """Sign a new timestamp of the snapshot, and publish. Return the published state.
 
     Raises:
-        KeyProblem: the keys of timestamp or snapshot are not on this machine, or cannot be opened.
+        KeyProblem: the key of timestamp is not on this machine, or cannot be opened.
     """
-    if snapshot:
-        meta = {f"{role}.json": _meta(after, role) for role in (TARGETS, *after.delegated())}
-        payload: Signed = Snapshot(before.version(SNAPSHOT) + 1, expires=_expiry(workspace, SNAPSHOT, now), meta=meta)
-        after = after.with_roles({SNAPSHOT: Metadata(payload)})
-        _sign_here(workspace, before, after, SNAPSHOT)
     stamp = Timestamp(
         before.version(TIMESTAMP) + 1,
         expires=_expiry(workspace, TIMESTAMP, now),

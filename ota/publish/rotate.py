@@ -22,6 +22,7 @@ from ota.publish.change import (
     read_unexpired,
     refuse_second,
     sign_again,
+    sign_snapshot,
 )
 from ota.publish.keys import KeyPlace, Secrets
 from ota.publish.repository import RepositoryState, join_names
@@ -267,10 +268,10 @@ class RefreshResult:
 def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], now: float) -> RefreshResult:
     """Sign timestamp. If half of their life is over, also snapshot, rollout (if its keys are here), and the roles in
     `also` without a waiting change. Each role is signed alone: where one fails, or has its keys on other machines, the
-    others do not wait for it, and devices still get a new timestamp.
+    others do not wait for it, and devices still get a new timestamp. Where snapshot fails, they get that alone.
 
     Raises:
-        KeyProblem: the key of timestamp or snapshot is not here.
+        KeyProblem: the key of timestamp is not here.
     """
     for role in also:
         check_role(state, role)
@@ -299,9 +300,17 @@ def refresh(workspace: Workspace, state: RepositoryState, also: Sequence[str], n
     if not dead <= set(done.signed):  # devices take nothing under an expired root or targets
         done.signed.clear()
         after = state
-    snapshot = bool(done.signed) or _is_past_half(workspace, state, SNAPSHOT, now)
-    state = publish_freshness(workspace, state, after, now, snapshot=snapshot)
-    done.signed.extend([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP])
+    if done.signed or _is_past_half(workspace, state, SNAPSHOT, now):
+        done.signed.append(SNAPSHOT)
+        try:
+            after = sign_snapshot(workspace, state, after, now)
+        except OtaError as error:  # the published one may last for days, and devices still get a new timestamp of it
+            for role in reversed(done.signed):
+                _report(done, state, role, now, f"it was not signed again: {error.message}", done.failures)
+            done.signed.clear()
+            after = state
+    state = publish_freshness(workspace, state, after, now)
+    done.signed.append(TIMESTAMP)
     if elsewhere and dead <= set(renewed):
         try:
             waiting = join_names([one.role for one in renew(workspace, state, elsewhere, now)])

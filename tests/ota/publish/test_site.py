@@ -118,6 +118,31 @@ def test_a_key_that_cannot_be_read_does_not_stop_the_timestamp(
     assert device(published, "dev", now).target(manifest_target("det", "det", 1)) is not None
 
 
+def test_a_lost_key_of_snapshot_does_not_stop_the_timestamp(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = versions(published)
+    (published.dir / "keys/snapshot-1.pem").rename(published.dir / "lost.pem")
+    for days in (8, 2):
+        now = at(monkeypatch, days)
+        assert published.do("refresh", status=1) == "published: timestamp signed again\n"
+        said = one_sentence(published.err)
+        assert re.search(r"snapshot expires in \d days: it was not signed again: .*snapshot-1.pem, the key", said)
+        assert versions(published) == before
+        assert device(published, "dev", now).target(manifest_target("det", "det", 1)) is not None
+    (published.dir / "lost.pem").rename(published.dir / "keys/snapshot-1.pem")
+    assert published.do("refresh") == "published: rollout, snapshot and timestamp signed again\n"
+    (published.dir / "keys/timestamp-1.pem").unlink()
+    assert "timestamp-1.pem" in published.refused("refresh", status=1)
+
+
+def test_an_expired_snapshot_without_its_key_is_named(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    (published.dir / "keys/snapshot-1.pem").unlink()
+    at(monkeypatch, 15)
+    published.do("refresh", status=4)
+    assert "snapshot expired 1 days ago: it was not signed again: " in published.err
+
+
 @pytest.mark.parametrize("broken", [("engines",), ("engines", "models-det")])
 def test_a_role_that_cannot_be_signed_does_not_stop_the_others(
     published: Publisher, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...]
