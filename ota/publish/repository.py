@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Root, TargetFile, Targets
@@ -92,11 +92,20 @@ def read_state(path: Path) -> RepositoryState:
     """
     data = files.read(path / "state.json", MOST_STATE)
     if data is None:
-        raise UsageError(
-            f"{path} has published nothing yet: the keys of root and targets must sign first "
-            "('edge-ota publish request', 'sign', 'collect')"
-        )
+        refuse_unpublished(path)
     return _state_of(data, f"{path}/state.json")
+
+
+def refuse_unpublished(path: Path) -> NoReturn:
+    """Refuse a publisher's directory without state.json.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        f"{path} has published nothing yet: the keys of root and targets must sign first "
+        "('edge-ota publish request', 'sign', 'collect')"
+    )
 
 
 def _state_of(data: bytes, what: str) -> RepositoryState:

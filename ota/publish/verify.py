@@ -22,7 +22,7 @@ from ota.documents.manifest import FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout, read_rollout
 from ota.documents.system import SystemDocument, read_system, version_of_target
-from ota.errors import OtaError, StoreError, Untrusted, UsageError
+from ota.errors import OtaError, RolledBack, StoreError, Untrusted, UsageError
 from ota.fetch.chunks import Piece, pieces_of
 from ota.publish.change import find_missing_signatures
 from ota.publish.release import Bundle, code_of, hash_chunks
@@ -79,6 +79,18 @@ def load(repository: Path, root: bytes) -> RepositoryState:
         StoreError: a file is missing. Untrusted: a file is not what the keys signed.
     """
     state = RepositoryState([_parsed(root, "the root that is trusted")])
+    _load_roots(repository, state)
+    _load(repository, state, TIMESTAMP, None)
+    _load(repository, state, SNAPSHOT, state.roles[TIMESTAMP].signed.snapshot_meta)
+    _load(repository, state, TARGETS, _meta_of(state, TARGETS))
+    for role in state.delegated():
+        if _metadata_file(repository, role, _meta_of(state, role)).exists():
+            _load(repository, state, role, _meta_of(state, role))
+    return state
+
+
+def _load_roots(repository: Path, state: RepositoryState) -> None:
+    """Append the roots that follow the newest one of a state."""
     while (
         data := files.read(repository / "metadata" / f"{state.root.version + 1}.root.json", MOST_METADATA)
     ) is not None:
@@ -89,14 +101,7 @@ def load(repository: Path, root: bytes) -> RepositoryState:
             or find_missing_signatures(state, after, ROOT, fresh) is not None
         ):
             raise Untrusted(f"{state.root.version + 1}.root.json is not signed by the keys of root: restore it")
-        state = after
-    _load(repository, state, TIMESTAMP, None)
-    _load(repository, state, SNAPSHOT, state.roles[TIMESTAMP].signed.snapshot_meta)
-    _load(repository, state, TARGETS, _meta_of(state, TARGETS))
-    for role in state.delegated():
-        if _metadata_file(repository, role, _meta_of(state, role)).exists():
-            _load(repository, state, role, _meta_of(state, role))
-    return state
+        state.roots.append(fresh)
 
 
 def _meta_of(state: RepositoryState, role: str) -> MetaFile:
@@ -380,11 +385,44 @@ def compare(state: RepositoryState, known: RepositoryState) -> list[str]:
     return problems
 
 
+def check_newest(workspace: Workspace, state: RepositoryState, source: str) -> None:
+    """Refuse a state that is older than the published files, as after a backup was restored. Devices know the version
+    numbers of these files, and the next publication would use them again.
+
+    Args:
+        source: where the state is from, for the message.
+
+    Raises:
+        RolledBack: it is older.
+    """
+    newest = RepositoryState(list(state.roots), dict(state.roles))
+    with contextlib.suppress(OtaError):  # no device takes files that the keys of the state did not sign
+        if state.roots:
+            _load_roots(workspace.repository, newest)
+        elif (first := files.read(workspace.repository / "metadata" / "1.root.json", MOST_METADATA)) is not None:
+            newest.roots.append(_parsed(first, "1.root.json"))
+    with contextlib.suppress(OtaError):
+        if newest.roots:
+            _load(workspace.repository, newest, TIMESTAMP, None)
+    if any(newest.version(role) > state.version(role) for role in (ROOT, TIMESTAMP)):
+        raise RolledBack(
+            f"{workspace.repository} has {_numbers(newest)}, and {source} has {_numbers(state)}: nothing was written, "
+            "because devices know the newer numbers. If a backup was restored, go on from the newer files with "
+            f"'edge-ota publish recover --repository {workspace.repository} --root FILE', where FILE is a root.json "
+            "that devices have"
+        )
+
+
+def _numbers(state: RepositoryState) -> str:
+    return f"root {state.version(ROOT)}, timestamp {state.version(TIMESTAMP)}" if state.roots else "nothing"
+
+
 def recover(workspace: Workspace, repository: Path, root: bytes) -> RepositoryState:
     """Make the files of the web server the publisher's state, which is lost or older.
 
     Raises:
-        UsageError: the copy is older than the publisher's own state. Untrusted, StoreError: as `load`.
+        UsageError: the copy is older than the publisher's own state. RolledBack: it is older than the published files.
+        Untrusted, StoreError: as `load`.
     """
     first = files.read(repository / "metadata" / "1.root.json", MOST_METADATA)
     if first is None:
@@ -400,6 +438,7 @@ def recover(workspace: Workspace, repository: Path, root: bytes) -> RepositorySt
         older = [role for role in (ROOT, *known.roles) if state.version(role) < known.version(role)]
         if older:
             raise UsageError(f"{repository} is older than what this publisher knows: see {', '.join(older)}")
+    check_newest(workspace, state, str(repository))
     workspace.adopt()
     copy_documents(repository, workspace.repository)
     write_state(workspace.path, state)

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ota.errors import Untrusted
+from ota.errors import RolledBack, Untrusted
 
 if TYPE_CHECKING:
     from ota.publish.change import MissingSignatures
@@ -94,22 +94,21 @@ def open_workspace(
 
     Raises:
         OtaError: the clock may be wrong. AlreadyRunning: another command does not end.
+        RolledBack: the published files are newer than the state; nothing was written.
     """
     from ota.publish import change, repository, workspace
     from ota.trust import clock_floor
 
     with workspace.acquire_lock(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
-        if first and not (space.path / "state.json").exists():
-            yield space, repository.RepositoryState()
-            return
-        state = repository.read_state(space.path)
-        repository.put_metadata(space.repository, state)
-        with suppress(Untrusted):  # a damaged one is refused by the commands that read it
-            if note := change.remove_published(space, state):
-                print(f"note: {note}", file=sys.stderr)
-        if publishes and not arguments.clock_is_right:
-            change.check_clock(space, state, time.time(), synchronized=clock_floor.is_synchronized())
+        state = _read_newest(space, first=first)
+        if state.roots:
+            repository.put_metadata(space.repository, state)
+            with suppress(Untrusted):  # a damaged one is refused by the commands that read it
+                if note := change.remove_published(space, state):
+                    print(f"note: {note}", file=sys.stderr)
+            if publishes and not arguments.clock_is_right:
+                change.check_clock(space, state, time.time(), synchronized=clock_floor.is_synchronized())
         yield space, state
 
 
@@ -118,11 +117,28 @@ def read_published(arguments: argparse.Namespace) -> tuple[Workspace, Repository
 
     It needs no lock, and waits for no other command: documents and blobs are written before the state that names them,
     and stay.
+
+    Raises:
+        RolledBack: the published files are newer than the state.
     """
-    from ota.publish import repository, workspace
+    from ota.publish import workspace
 
     space = workspace.read(arguments.workspace, secrets_of(arguments))
-    return space, repository.read_state(space.path)
+    with suppress(RolledBack):
+        return space, _read_newest(space)
+    return space, _read_newest(space)  # perhaps another command has published since the state was read
+
+
+def _read_newest(space: Workspace, *, first: bool = False) -> RepositoryState:
+    """Return the published metadata; with `first`, an empty state if there is none."""
+    from ota.publish import repository, verify
+
+    has_state = (space.path / "state.json").exists()
+    state = repository.read_state(space.path) if has_state else repository.RepositoryState()
+    verify.check_newest(space, state, str(space.path / "state.json"))
+    if not has_state and not first:
+        repository.refuse_unpublished(space.path)
+    return state
 
 
 def print_result(workspace: Workspace, waiting: Sequence[MissingSignatures], done: str) -> int:

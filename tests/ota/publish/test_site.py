@@ -415,6 +415,65 @@ def test_a_restored_backup_continues_from_the_state_of_the_web_server(fleet: Pub
     assert "targets.json does not exist" in fleet.refused(*recover, status=5)
 
 
+def test_an_old_state_beside_newer_files_writes_nothing_before_recover(fleet: Publisher, tmp_path: Path) -> None:
+    """docs/ota_publish.md: publish.json, state.json and keys/ come back from a backup, and repository/ was not lost."""
+    old = {name: (fleet.dir / name).read_bytes() for name in ("publish.json", "state.json", "root.json")}
+    now = time.time()
+    root = old["root.json"]
+    fleet.release(3)
+    fleet.do("rollout start", "a", "det", 3, "lab=100")
+    fleet.do("refresh")
+    seen = device(fleet, "dev", now, root).versions()
+    for restored in (old, {**old, "state.json": b""}):
+        for name, data in restored.items():
+            (fleet.dir / name).write_bytes(data)
+            if not data:
+                (fleet.dir / name).unlink()
+        before = {path: path.read_bytes() for path in fleet.repository.rglob("*") if path.is_file()}
+        for command in (("rollout show",), ("refresh",), ("verify",), ("collect",), ("request", "--discard")):
+            said = fleet.refused(*command, status=4)
+            assert f"'edge-ota publish recover --repository {fleet.repository} --root " in said
+        assert before == {path: path.read_bytes() for path in fleet.repository.rglob("*") if path.is_file()}
+        fleet.do("recover", "--repository", fleet.repository, "--root", fleet.dir / "root.json")
+        fleet.do("verify")
+        fleet.release(5 if restored is old else 6)
+        fleet.do("rollout start", "a", "det", 5 if restored is old else 6, "lab=100")
+        assert device(fleet, "dev", now, root).versions() != seen
+    fleet.do("verify")
+
+
+def test_an_old_state_from_before_new_keys_writes_nothing_either(fleet: Publisher, tmp_path: Path) -> None:
+    """The old state cannot verify the newer timestamp before it knows the newer root."""
+    old = (fleet.dir / "state.json").read_bytes()
+    now, root = time.time(), (fleet.dir / "root.json").read_bytes()
+    shutil.copytree(fleet.repository, tmp_path / "web")
+    fleet.do("rotate", "timestamp")
+    fleet.do("refresh")
+    device(fleet, "dev", now, root)
+    (fleet.dir / "state.json").write_bytes(old)
+    assert "has root 2, " in fleet.refused("rollout show", status=4)
+    (tmp_path / "factory.json").write_bytes(root)
+    recover = ("recover", "--root", tmp_path / "factory.json", "--repository")
+    assert f"{tmp_path / 'web'} has root 1, " in fleet.refused(*recover, tmp_path / "web", status=4)
+    fleet.do(*recover, fleet.repository)
+    fleet.do("rollout halt", "a", "det")
+    assert b'"paused":true' in device(fleet, "dev", now, root).document(rollout_target("a"), 10**6)
+
+
+def test_files_that_strangers_signed_are_no_newer_ones(fleet: Publisher, tmp_path: Path) -> None:
+    stranger = Publisher(tmp_path / "stranger")
+    stranger.base.mkdir()
+    stranger.init("--family", "det")
+    for _ in range(12):
+        stranger.do("refresh")
+    stranger.do("rotate", "root")
+    for name in ("timestamp.json", "2.root.json"):
+        shutil.copy(stranger.repository / "metadata" / name, fleet.repository / "metadata")
+    fleet.do("rollout halt", "a", "det")
+    (fleet.repository / "metadata/2.root.json").unlink()
+    fleet.do("verify")
+
+
 def test_a_recovery_that_was_interrupted_is_completed(
     fleet: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
