@@ -7,4 +7,5 @@ rollout   which devices of a fleet get which release, and when
 floor     the lowest releases that a family allows
 device    a device: fleet, ring, labels, key
 report    the report of a device
+targets   reads a document by its target path
 """

@@ -15,7 +15,7 @@ reading in `release`: it is the shortest path.
     memory       versions that a signer's key has signed or seen
     description  describes what a signature would change
     verify       checks a whole repository on disk
-    export       copies the files of one fleet to a USB stick
+    export       copies the files of one fleet to a USB stick, and all files back from a web server
     serve        a web server for tests
     bundles/     makes a bundle from model directories
     commands/    the subcommands of `edge-ota publish`

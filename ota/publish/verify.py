@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -17,22 +16,19 @@ from ota import files
 from ota.decide.rollout import choosable_releases
 from ota.decide.variant import find_faults
 from ota.documents.device import DeviceDocument, read_device
-from ota.documents.floor import read_floor
-from ota.documents.manifest import FileEntry, Manifest, read_manifest
+from ota.documents.manifest import FileEntry, Manifest
 from ota.documents.names import blob_path, code_target, floor_target, manifest_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout, read_rollout
-from ota.documents.system import SystemDocument, read_system, version_of_target
+from ota.documents.system import SystemDocument, version_of_target
+from ota.documents.targets import has_document, read_document
 from ota.errors import OtaError, RolledBack, StoreError, Untrusted, UsageError
 from ota.fetch.chunks import Piece, pieces_of
 from ota.publish.change import find_missing_signatures
 from ota.publish.release import Bundle, code_of, hash_chunks
 from ota.publish.repository import (
     RepositoryState,
-    put_metadata,
-    read_state,
     read_target,
     stored_target,
-    write_state,
 )
 from ota.publish.roles import (
     ENGINES,
@@ -78,7 +74,7 @@ def load(repository: Path, root: bytes) -> RepositoryState:
     Raises:
         StoreError: a file is missing. Untrusted: a file is not what the keys signed.
     """
-    state = RepositoryState([_parsed(root, "the root that is trusted")])
+    state = RepositoryState([parse_metadata(root, "the root that is trusted")])
     _load_roots(repository, state)
     _load(repository, state, TIMESTAMP, None)
     _load(repository, state, SNAPSHOT, state.roles[TIMESTAMP].signed.snapshot_meta)
@@ -94,7 +90,7 @@ def _load_roots(repository: Path, state: RepositoryState) -> None:
     while (
         data := files.read(repository / "metadata" / f"{state.root.version + 1}.root.json", MOST_METADATA)
     ) is not None:
-        fresh: Metadata[Root] = _parsed(data, f"{state.root.version + 1}.root.json")
+        fresh: Metadata[Root] = parse_metadata(data, f"{state.root.version + 1}.root.json")
         after = RepositoryState([*state.roots, fresh])
         if (
             fresh.signed.version != state.root.version + 1
@@ -121,7 +117,7 @@ def _load(repository: Path, state: RepositoryState, role: str, meta: MetaFile | 
     data = files.read(path, MOST_METADATA)
     if data is None:
         raise StoreError(f"{path} does not exist: publish it again, or copy it again")
-    metadata = _parsed(data, path.name)
+    metadata = parse_metadata(data, path.name)
     if find_missing_signatures(state, state, role, metadata) is not None:
         raise Untrusted(f"{path.name} is not signed by the keys of {role}: publish it again, or copy it again")
     if meta is not None and metadata.signed.version != meta.version:
@@ -142,7 +138,12 @@ def _check_bytes(meta: MetaFile, data: bytes, name: str) -> None:
         ) from None
 
 
-def _parsed(data: bytes, name: str) -> Metadata[Any]:
+def parse_metadata(data: bytes, name: str) -> Metadata[Any]:
+    """Return the metadata in a file. Its signatures are not checked.
+
+    Raises:
+        Untrusted: it is damaged.
+    """
     try:
         return Metadata.from_bytes(data)
     except (RepositoryError, ValueError) as error:
@@ -229,23 +230,19 @@ def _check_life(role: str, payload: Signed, now: float, found: Findings) -> None
 
 
 def _check_document(repository: Path, state: RepositoryState, role: str, target: str, found: Findings) -> None:
-    folder, _, rest = target.partition("/")
-    name = rest.removesuffix(".json")
-    if folder == "engines":
+    if not has_document(target):
         return
-    data = read_target(repository, target, state.targets_of(role)[target])
-    if folder == "devices":
-        found.devices[name] = read_device(data, name)
-    elif folder == "rollout":
-        found.rollouts[name] = read_rollout(data, name)
-    elif folder == "system":
-        found.systems[target] = read_system(data, target)
-    elif rest.endswith("/floor.json"):
-        found.floors.update(read_floor(data, rest.partition("/")[0]))
+    document = read_document(target, read_target(repository, target, state.targets_of(role)[target]))
+    if isinstance(document, DeviceDocument):
+        found.devices[document.device] = document
+    elif isinstance(document, Rollout):
+        found.rollouts[document.fleet] = document
+    elif isinstance(document, SystemDocument):
+        found.systems[target] = document
+    elif isinstance(document, Manifest):
+        found.manifests[document.bundle, document.release] = document
     else:
-        bundle, _, number = name.partition("/")[2].rpartition(".")
-        manifest = read_manifest(data, bundle, int(number) if number.isdigit() else 0)
-        found.manifests[bundle, manifest.release] = manifest
+        found.floors.update(document)
 
 
 def _check_blobs(repository: Path, found: Findings) -> set[str]:
@@ -400,7 +397,7 @@ def check_newest(workspace: Workspace, state: RepositoryState, source: str) -> N
         if state.roots:
             _load_roots(workspace.repository, newest)
         elif (first := files.read(workspace.repository / "metadata" / "1.root.json", MOST_METADATA)) is not None:
-            newest.roots.append(_parsed(first, "1.root.json"))
+            newest.roots.append(parse_metadata(first, "1.root.json"))
     with contextlib.suppress(OtaError):
         if newest.roots:
             _load(workspace.repository, newest, TIMESTAMP, None)
@@ -415,44 +412,3 @@ def check_newest(workspace: Workspace, state: RepositoryState, source: str) -> N
 
 def _numbers(state: RepositoryState) -> str:
     return f"root {state.version(ROOT)}, timestamp {state.version(TIMESTAMP)}" if state.roots else "nothing"
-
-
-def recover(workspace: Workspace, repository: Path, root: bytes) -> RepositoryState:
-    """Make the files of the web server the publisher's state, which is lost or older.
-
-    Raises:
-        UsageError: the copy is older than the publisher's own state. RolledBack: it is older than the published files.
-        Untrusted, StoreError: as `load`.
-    """
-    first = files.read(repository / "metadata" / "1.root.json", MOST_METADATA)
-    if first is None:
-        raise StoreError(f"{repository / 'metadata'} has no 1.root.json: copy all of metadata/")
-    state = load(repository, first)
-    if _parsed(root, "the root that is trusted").to_bytes() not in [one.to_bytes() for one in state.roots]:
-        raise Untrusted(f"the root that is trusted is none of those in {repository}: it is another repository")
-    missing = sorted(set(state.delegated()) - set(state.roles))
-    if missing:
-        raise UsageError(f"{repository} lacks the metadata of {', '.join(missing)}: copy all of metadata/")
-    if (workspace.path / "state.json").exists():
-        known = read_state(workspace.path)
-        older = [role for role in (ROOT, *known.roles) if state.version(role) < known.version(role)]
-        if older:
-            raise UsageError(f"{repository} is older than what this publisher knows: see {', '.join(older)}")
-    check_newest(workspace, state, str(repository))
-    workspace.adopt()
-    copy_documents(repository, workspace.repository)
-    write_state(workspace.path, state)
-    put_metadata(workspace.repository, state)
-    return state
-
-
-def copy_documents(source: Path, target: Path) -> None:
-    """Copy the missing documents and blobs, and those that an interrupted copy cut off."""
-    for path in sorted([*source.glob("targets/**/*"), *source.glob("blobs/**/*")]):
-        there = target / path.relative_to(source)
-        if path.is_file() and not (there.is_file() and there.stat().st_size == path.stat().st_size):
-            files.make_directory(there.parent)
-            fresh = there.with_name(f".{there.name}.new")
-            with files.wrap_errors(there):
-                shutil.copyfile(path, fresh)
-                files.rename(fresh, there)

@@ -98,13 +98,16 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _recover(arguments: argparse.Namespace) -> int:
     from ota import files
-    from ota.publish import verify, workspace
+    from ota.publish import workspace
+    from ota.publish.export import recover
 
     data = files.read_given(arguments.root, "the root.json that devices have")
     with workspace.acquire_lock(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
-        state = verify.recover(space, arguments.repository, data)
-        print(f"recovered: root {state.version('root')}, timestamp {state.version('timestamp')}; go on with 'verify'")
+        state, missing = recover(space, arguments.repository, data)
+        found = f"root {state.version('root')}, timestamp {state.version('timestamp')}"
+        lacks = f"; documents and blobs that it lacks or has damaged: {len(missing)}" if missing else ""
+        print(f"recovered: {found}{lacks}; go on with 'verify'")
     return 0
 
 

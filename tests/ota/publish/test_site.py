@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from ota import files
 from ota.cli import main
 from ota.documents.names import blob_path, manifest_target, rollout_target
 from ota.errors import Expired
@@ -482,12 +483,12 @@ def test_a_recovery_that_was_interrupted_is_completed(
     shutil.rmtree(fleet.repository / "blobs")
     recover = ("recover", "--repository", web, "--root", fleet.dir / "root.json")
 
-    def cut_off(source: Path, target: Path) -> None:
-        target.write_bytes(source.read_bytes()[:-1])
-        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+    def cut_off(operation: files.DiskOperation) -> None:
+        if operation.kind == "link":
+            raise OSError(errno.ENOSPC, "No space left on device", operation.target)
 
     with monkeypatch.context() as patched:
-        patched.setattr("ota.publish.verify.shutil.copyfile", cut_off)
+        patched.setattr(files, "point", cut_off)
         fleet.refused(*recover, status=5)
     assert [one for one in (fleet.repository / "blobs").rglob("*") if one.is_file() and one.name[0] != "."] == []
     blob = next(one for one in (web / "blobs").rglob("*") if one.is_file())
@@ -495,6 +496,27 @@ def test_a_recovery_that_was_interrupted_is_completed(
     torn.parent.mkdir(parents=True, exist_ok=True)
     torn.write_bytes(blob.read_bytes()[:-1])
     fleet.do(*recover)
+    fleet.do("verify")
+
+
+def test_a_recovery_takes_only_what_the_metadata_lists(fleet: Publisher, tmp_path: Path) -> None:
+    """The web server is not trusted: `rsync -a` keeps its links, and these lead to files of the publisher."""
+    web, secret = tmp_path / "web", fleet.dir / "keys/timestamp-1.pem"
+    good = shutil.copytree(fleet.repository, tmp_path / "good")
+    shutil.move(fleet.repository, web)
+    blob = next(one for one in (web / "blobs").rglob("*") if one.is_file())
+    document = next((web / "targets/rollout").glob("*.b.json"))
+    for planted in (blob.with_name("evil"), web / "targets/notes.txt", blob, document):
+        planted.unlink(missing_ok=True)
+        planted.symlink_to(secret)
+    said = fleet.do("recover", "--repository", web, "--root", fleet.dir / "root.json")
+    assert said.endswith("; documents and blobs that it lacks or has damaged: 2; go on with 'verify'\n")
+    for path in fleet.repository.rglob("*"):
+        assert not path.is_symlink()
+        assert not path.is_file() or path.read_bytes() != secret.read_bytes()
+    assert not (fleet.repository / "targets/notes.txt").exists()
+    fleet.do("verify", status=4)
+    fleet.do("recover", "--repository", good, "--root", fleet.dir / "root.json")
     fleet.do("verify")
 
 
