@@ -6,9 +6,10 @@ root that it knows (memory.py), and derives the description of the change from t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from tuf.api.metadata import Metadata, Root, Targets
 
 from ota import files
 from ota.documents.names import name as checked_name
+from ota.documents.targets import has_document
 from ota.errors import OtaError, Untrusted, UsageError
 from ota.publish.change import (
     MissingSignatures,
     PendingChange,
+    check_unexpired,
     delegator_of,
     find_missing_signatures,
     keyids_of,
@@ -32,12 +35,14 @@ from ota.publish.change import (
 )
 from ota.publish.description import describe
 from ota.publish.keys import has_natural_id
-from ota.publish.repository import RepositoryState
+from ota.publish.repository import RepositoryState, read_target
 from ota.publish.roles import ROOT, TARGETS
 from ota.publish.workspace import Workspace
 from ota.strict_json import parse, to_canonical_json
 
 SCHEMA = 2
+#: the metadata of a role twice, and its documents
+MOST_REQUEST = 64 * 1024 * 1024
 REQUEST, SIGNATURES = "edge-ota signing request", "edge-ota signatures"
 
 
@@ -50,11 +55,14 @@ class SigningRequest:
             first publication.
         change: role -> its new metadata, with the signatures that it has already.
         names: key ID -> the publisher's name for it.
+        documents: SHA-256 -> document, for those in which the change differs from the published metadata; an older
+            publisher wrote none.
     """
 
     published: RepositoryState
     change: Mapping[str, Metadata[Any]]
     names: Mapping[str, str]
+    documents: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def after(self) -> RepositoryState:
@@ -70,7 +78,8 @@ class SigningRequest:
         found = []
         for role, metadata in self.change.items():
             before = None if role in in_full else self.published.newest.get(role)
-            found += describe(role, before.signed if before is not None else None, metadata.signed, self.names)
+            known = before.signed if before is not None else None
+            found += describe(role, known, metadata.signed, self.names, self.documents)
         return found
 
     def roles_of(self, keyid: str) -> list[str]:
@@ -83,13 +92,14 @@ class SigningRequest:
         return found
 
 
-def write_request(workspace: Workspace, state: RepositoryState, out: Path) -> SigningRequest:
+def write_request(workspace: Workspace, state: RepositoryState, out: Path, now: float) -> SigningRequest:
     """Write the waiting change to a file for the machines with the keys.
 
     Raises:
-        UsageError: no change waits.
+        UsageError: no change waits. Expired: a role of the change has waited for too long.
     """
     pending = _waiting_change(workspace)
+    check_unexpired(state, pending, now)
     published = {role: state.roles[role].to_dict() for role in (TARGETS, *pending.roles) if role in state.roles}
     value = {
         "schema": SCHEMA,
@@ -98,10 +108,25 @@ def write_request(workspace: Workspace, state: RepositoryState, out: Path) -> Si
         "published": published,
         "change": {role: one.to_dict() for role, one in pending.roles.items()},
         "names": {keyid: place.name for keyid, place in workspace.keys.items()},
+        "documents": {sha256: data.decode() for sha256, data in _changed_documents(workspace, state, pending)},
     }
     data = to_canonical_json(value)
     files.write_durably(out, data)
     return read_request(data, str(out))
+
+
+def _changed_documents(
+    workspace: Workspace, state: RepositoryState, pending: PendingChange
+) -> Iterator[tuple[str, bytes]]:
+    """Yield SHA-256 and bytes of each document that a change lists anew, and of the published one in its place."""
+    for data in pending.documents.values():
+        yield hashlib.sha256(data).hexdigest(), data
+    for role in pending.roles.keys() & state.roles.keys():
+        old, new = (one.roles[role].signed.targets for one in (state, pending))
+        for target, listed in old.items():
+            if has_document(target) and new.get(target, listed) != listed:
+                with contextlib.suppress(OtaError):  # the signer sees the whole content instead
+                    yield listed.hashes["sha256"], read_target(workspace.repository, target, listed)
 
 
 def _waiting_change(workspace: Workspace) -> PendingChange:
@@ -117,7 +142,7 @@ def read_request(data: bytes, what: str) -> SigningRequest:
     Raises:
         Untrusted: it does not. UsageError: it is another file.
     """
-    found = _read(data, what, REQUEST)
+    found = _read(data, what, REQUEST, MOST_REQUEST)
     try:
         published = RepositoryState(
             [Metadata[Root].from_dict(root) for root in found["roots"]],
@@ -125,9 +150,10 @@ def read_request(data: bytes, what: str) -> SigningRequest:
         )
         change = {checked_name(role, what): Metadata.from_dict(one) for role, one in found["change"].items()}
         names = {str(keyid): str(name) for keyid, name in found["names"].items()}
+        documents = {str(sha256): text.encode() for sha256, text in found.get("documents", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError, RepositoryError) as error:
         raise Untrusted(f"{what} is damaged ({error}): write it again with 'edge-ota publish request'") from None
-    request = SigningRequest(published, change, names)
+    request = SigningRequest(published, change, names, documents)
     _check(request, what)
     return request
 
@@ -146,6 +172,8 @@ def _check(request: SigningRequest, what: str) -> None:
             raise Untrusted(f"{what}: {role} goes from version {known} to {metadata.signed.version}; do not sign")
         if not isinstance(metadata.signed, Root if role == ROOT else Targets):
             raise Untrusted(f"{what}: the metadata of {role} is of another kind ({metadata.signed.type}); do not sign")
+    if any(hashlib.sha256(data).hexdigest() != sha256 for sha256, data in request.documents.items()):
+        raise Untrusted(f"{what} has a document with other bytes than its SHA-256; do not sign")
     for role, metadata in (*((ROOT, root) for root in published.roots), *request.change.items()):
         for key in _keys_in(metadata.signed):
             if not has_natural_id(key):
@@ -228,7 +256,7 @@ def collect(
 
 
 def _signatures(data: bytes, what: str) -> Iterator[dict[str, Any]]:
-    for one in _read(data, what, SIGNATURES).get("signatures", []):
+    for one in _read(data, what, SIGNATURES, files.MOST_DOCUMENT).get("signatures", []):
         kinds = {"role": str, "version": int, "sha256": str, "keyid": str, "sig": str}
         if not isinstance(one, dict) or any(not isinstance(one.get(name), kind) for name, kind in kinds.items()):
             raise Untrusted(f"{what} is damaged: sign the request again")
@@ -256,8 +284,8 @@ def _add(request: SigningRequest, one: Mapping[str, Any], what: str) -> None:
     raise Untrusted(f"{what} is signed with a key that is none of {role}'s")
 
 
-def _read(data: bytes, what: str, kind: str) -> dict[str, Any]:
-    found = parse(data, what, files.MOST_DOCUMENT)
+def _read(data: bytes, what: str, kind: str, most_bytes: int) -> dict[str, Any]:
+    found = parse(data, what, most_bytes)
     if found.get("kind") != kind:
         said = f"it is '{found['kind'][:60]}'" if isinstance(found.get("kind"), str) else "it is something else"
         raise UsageError(f"{what} is no '{kind}': {said}")

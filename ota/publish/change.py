@@ -93,11 +93,7 @@ def settle(
         OtaError: this one would have to wait, too. KeyProblem: as `apply`.
         Expired: as `apply`, or a role of the change has waited for too long.
     """
-    if expired := _find_expired(pending.roles, now):
-        role, day = expired
-        again = "make the change" if state.roots else "begin with 'edge-ota publish init' in a new directory"
-        text = f"{role} expired on {day}, before every key had signed: correct this machine's clock, or {again} again"
-        raise Expired(text)
+    check_unexpired(state, pending, now)
     after = state.with_roles(pending.roles)
     roles = dict(pending.roles)
     for role in sorted(pending.resign - set(roles)):
@@ -118,6 +114,19 @@ def settle(
     _set_expired_aside(workspace, now)
     write_pending(workspace, signed)
     return waiting
+
+
+def check_unexpired(state: RepositoryState, pending: PendingChange, now: float) -> None:
+    """Refuse a change of which a role expired while it waited.
+
+    Raises:
+        Expired: one has.
+    """
+    if expired := _find_expired(pending.roles, now):
+        role, day = expired
+        again = "make the change" if state.roots else "begin with 'edge-ota publish init' in a new directory"
+        text = f"{role} expired on {day}, before every key had signed: correct this machine's clock, or {again} again"
+        raise Expired(text)
 
 
 def _publish(workspace: Workspace, state: RepositoryState, pending: PendingChange, now: float) -> None:

@@ -52,7 +52,7 @@ def _request(arguments: argparse.Namespace) -> int:
             files.unlink(workspace.pending)
             print("dropped: the change that waited")
             return 0
-        request = write_request(workspace, state, arguments.out)
+        request = write_request(workspace, state, arguments.out, time.time())
         print("\n".join(request.words()))
         print(f"{arguments.out}: carry it to the keys; there: 'edge-ota publish sign {arguments.out.name}'")
     return 0
@@ -62,7 +62,8 @@ def _sign(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.publish import ceremony, memory
 
-    data = files.read_given(arguments.request, "a file that 'edge-ota publish request' wrote")
+    expected = "a file that 'edge-ota publish request' wrote"
+    data = files.read_given(arguments.request, expected, ceremony.MOST_REQUEST)
     request = ceremony.read_request(data, str(arguments.request))
     memories = [path.with_name(f"{path.stem}.signed.json") for path in arguments.key]
     known = [memory.read_memory(path) for path in memories]

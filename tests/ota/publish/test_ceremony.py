@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuf.api.metadata import Metadata, Root
+from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 
 from ota import files
 from ota.documents.names import manifest_target
+from ota.publish.description import describe
 from ota.publish.keys import generate
 from tests.ota.publish.publisher import Publisher, device, one_sentence
 
@@ -460,3 +462,140 @@ def test_the_keys_of_engines_may_be_elsewhere_too(publisher: Publisher) -> None:
     assert publisher.do("collect", sign(publisher, "alice")).startswith("published")
     publisher.do("release", "py.1")
     assert device(publisher, "dev", time.time()).target(manifest_target("det", "py", 1)) is not None
+
+
+@pytest.fixture
+def apart(publisher: Publisher) -> Publisher:
+    """A publisher whose keys of rollout and of the family are with alice, and det 1 in the ring lab of two devices."""
+    publisher.run("key", "alice", "--out", "at-alice")
+    key = "at-alice/alice.pub.json"
+    publisher.init("--family", "det", "--public-key", f"rollout={key}", "--public-key", f"models-det={key}")
+    ceremony(publisher, "alice")
+    publisher.release(1)
+    ceremony(publisher, "alice")
+    (publisher.base / "devices.csv").write_text("device,fleet,ring\ndev-1,a,lab\ndev-2,a,prod\n")
+    publisher.do("device import", "devices.csv")
+    ceremony(publisher, "alice")
+    publisher.do("rollout start", "a", "det", 1, "lab=100")
+    ceremony(publisher, "alice")
+    return publisher
+
+
+def test_the_signer_sees_what_the_documents_say(apart: Publisher) -> None:
+    apart.release(2)
+    ceremony(apart, "alice")
+    manifest = hashlib.sha256((apart.base / "det.2/manifest.json").read_bytes()).hexdigest()
+    assert apart.run("sign", "request.json", "--key", "at-alice/alice.pem", "--yes").splitlines()[1:-1] == [
+        "  bundles/det/det.2.json is listed:",
+        "    release: det 2, counter 2, of the family det",
+        "    model det: 2 files, 64 bytes: 2/model.onnx, config.pbtxt",
+        "    variant default: onnx, priority 100",
+        f"    SHA-256 of manifest.json: {manifest}",
+    ]
+    apart.do("rollout start", "a", "det", 2, "lab=100", "prod=100", "--report-url", "http://evil/" + "x" * 300)
+    ceremony(apart, "alice")
+    assert "  rollout/a.json has other content:\n    serial: 2 (was 1)\n" in apart.run(
+        "sign", "request.json", "--key", "at-alice/alice.pem", "--yes"
+    )
+    for words in (
+        "    devices report to: http://evil/" + "x" * 300 + " (was none)\n",
+        "    det: release: 2 (was 1)\n",
+        "    det: rings: lab 100 %, prod 100 % (was lab 100 %)\n",
+    ):
+        assert words in apart.out
+    assert "family" not in apart.out
+    assert "halted" not in apart.out
+    apart.do("rollout deny", "a", "det", 1, "--yes")
+    ceremony(apart, "alice")
+    apart.do("rollout pin", "a", "det", "dev-1", 2)
+    apart.do("request", "--out", "request.json")
+    assert "    det: pinned: dev-1 to 2 (was none)\n" in apart.out
+    ceremony(apart, "alice")
+    apart.do("floor", "det", 2)
+    assert "bundles/det/floor.json is listed:\n    lowest release counter of det: 2\n" in apart.do("request")
+
+
+def test_many_devices_are_few_words(apart: Publisher) -> None:
+    rows = [f"new-{number:03},a,prod,{number:064x}" for number in range(20)]
+    (apart.base / "devices.csv").write_text("device,fleet,ring,fingerprint\n" + "\n".join([*rows, "other,b,lab,"]))
+    apart.do("device import", "devices.csv")
+    lines = apart.do("request").splitlines()[1:-1]
+    assert lines == [
+        "  each of 20 devices (new-000, new-001, new-002, new-003, new-004, new-005, new-006, new-007, and 12 more) "
+        "is listed: fleet: a; ring: prod; 20 of them with a new key",
+        "  the device other is listed: fleet: b; ring: lab",
+    ]
+    ceremony(apart, "alice")
+    apart.do("device add", "new-001", "--fleet", "a", "--ring", "lab", "--label", "site=hall-3", "--change")
+    assert (
+        "\n  the device new-001 has other content: ring: lab (was prod); labels: site=hall-3 (was none)\n"
+        in apart.do("request")
+    )
+
+
+def test_documents_that_are_none_of_the_metadata_are_refused(apart: Publisher) -> None:
+    apart.do("rollout halt", "a", "det")
+    apart.do("request", "--out", "request.json")
+    assert "    det: halted: yes (was none)\n" in apart.out
+    text = (apart.base / "request.json").read_text()
+    assert '\\"paused\\":true' in text
+    (apart.base / "request.json").write_text(text.replace('\\"paused\\":true', '\\"paused\\":false'))
+    sign(apart, "alice", status=4)
+    assert "has a document with other bytes than its SHA-256; do not sign" in one_sentence(apart.err)
+
+
+def test_a_request_without_documents_says_that_it_shows_no_content(apart: Publisher) -> None:
+    """An older publisher wrote it, or the key has no memory, and sees all that is listed."""
+    apart.do("rollout halt", "a", "det")
+    apart.do("request", "--out", "request.json")
+    request = json.loads((apart.base / "request.json").read_text())
+    (apart.base / "at-alice/alice.signed.json").unlink()
+    sign(apart, "alice")
+    assert "  rollout/a.json is listed:\n    serial: 2\n" in apart.out
+    assert "  NOT SHOWN is the content of 2 of these documents" in apart.out
+    del request["documents"]
+    (apart.base / "request.json").write_text(json.dumps(request))
+    sign(apart, "alice")
+    assert "  rollout/a.json has other content, " in apart.out
+    assert "  NOT SHOWN is the content of 1 of these documents" in apart.out
+    assert "update edge-ota on the publisher's machine, and write the request again" in apart.out
+
+
+def test_a_request_for_a_change_that_expired_is_refused(apart: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart.do("rollout halt", "a", "det")
+    pass_days(monkeypatch, 15)
+    assert "before every key had signed: correct this machine's clock, or make the change again" in apart.refused(
+        "request", "--out", "late.json", status=4
+    )
+    assert not (apart.base / "late.json").exists()
+    apart.do("rollout halt", "a", "det")
+    assert ceremony(apart, "alice").startswith("published")
+
+
+def test_a_description_hides_no_document() -> None:
+    """Of a rollout that devices would refuse, of floors that sink to nothing, and of bytes that say the same."""
+
+    def targets(**documents: bytes) -> Targets:
+        paths = {"floor": "bundles/det/floor.json", "a": "rollout/a.json"}
+        known.update((hashlib.sha256(data).hexdigest(), data) for data in documents.values())
+        return Targets(
+            targets={
+                paths[name]: TargetFile.from_data(paths[name], data, ["sha256"]) for name, data in documents.items()
+            }
+        )
+
+    known: dict[str, bytes] = {}
+    before = targets(floor=b'{"schema":1,"floors":{"det":2}}', a=b'{"schema":1,"fleet":"a","serial":1,"models":{}}')
+    after = targets(floor=b'{"schema":1,"floors":{}}', a=b'{"schema":1,"fleet":"a","serial":1,"models":{},"x-more":1}')
+    assert describe("r", before, after, {}, known)[1:] == [
+        "  bundles/det/floor.json has other content:",
+        "    lowest release counter of det: none (was 2)",
+        f"  rollout/a.json has other content, 58 bytes, sha256 {list(known)[-1]} (it says the same)",
+    ]
+    after = targets(floor=b'{"schema":1,"floors":{}}', a=b'{"schema":1,"fleet":"b","serial":1,"models":{}}')
+    assert (
+        "    NO DEVICE READS IT: the rollout document of a is that of b: " in describe("r", before, after, {}, known)[4]
+    )
+    assert describe("r", before, after, {}, dict(list(known.items())[:2]))[-1].startswith(
+        "  NOT SHOWN is the content of 2 "
+    )
