@@ -205,6 +205,24 @@ def _change_keys(payload: Root | Targets, rotation: Rotation) -> None:
     check_threshold(role, len(found.keyids), found.threshold)
 
 
+def check_replaced(workspace: Workspace, role: str, keyids: Sequence[str]) -> None:
+    """Refuse to replace all keys of a role by key files on this machine, unless all are such files.
+
+    Raises:
+        UsageError: others sign for the role too, or a token does. From then on, this machine alone would.
+    """
+    places = {one: workspace.keys.get(one) for one in keyids}
+    others = [
+        workspace.key_name(one) for one, place in places.items() if not place or not place.uri.startswith("file:")
+    ]
+    if others:
+        raise UsageError(
+            f"{role} has keys that are not files on this machine ({', '.join(others)}), and without flags all keys of "
+            f"a role become such files: name those that go and come, --remove {role}=KEY with --add {role}=FILE, "
+            f"--new {role}=N, or --pkcs11"
+        )
+
+
 def check_threshold(role: str, keys: int, threshold: int) -> None:
     """Refuse a threshold that the keys of a role cannot meet.
 

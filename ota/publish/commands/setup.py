@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from ota.publish.commands import Subcommands, add, add_token_flags, open_workspa
 if TYPE_CHECKING:
     from ota.publish.keys import KeyPlace, Secrets
     from ota.publish.repository import RepositoryState
-    from ota.publish.rotate import Rotation
     from ota.publish.workspace import Workspace
 
 
@@ -61,17 +61,28 @@ def add_parsers(subcommands: Subcommands) -> None:
     role.add_argument("--public-key", type=Path, action="append", default=[], metavar="FILE", help="(repeatable)")
     _add_key_flags(role)
 
-    rotate = add(subcommands, "rotate", _rotate, "change the keys of roles; without flags all of them")
-    rotate.add_argument("roles", nargs="+", metavar="ROLE")
-    rotate.add_argument("--remove", action="append", default=[], metavar="KEY", help="this one goes: by name or ID")
-    rotate.add_argument("--add", type=Path, action="append", default=[], metavar="FILE", help="this public key comes")
-    rotate.add_argument("--new", type=int, default=0, metavar="N", help="create N new keys here")
-    rotate.add_argument("--threshold", type=int, default=0, metavar="N", help="how many must sign from now on")
-    _add_key_flags(rotate)
-    add_token_flags(rotate)
-
+    _add_rotate(subcommands)
     renew = add(subcommands, "renew", _renew, "sign roles again before they expire")
     renew.add_argument("roles", nargs="+", metavar="ROLE")
+
+
+def _add_rotate(subcommands: Subcommands) -> None:
+    rotate = add(
+        subcommands,
+        "rotate",
+        _rotate,
+        "change the keys of roles: without flags, new key files here for all; of several roles, a flag names its role",
+    )
+    rotate.add_argument("roles", nargs="+", metavar="ROLE")
+    for flag, value, text in (
+        ("--remove", "KEY", "this one goes: by name or ID (repeatable)"),
+        ("--add", "FILE", "this public key comes (repeatable)"),
+        ("--new", "N", "create N new keys here"),
+        ("--threshold", "N", "how many must sign from now on"),
+    ):
+        rotate.add_argument(flag, action="append", default=[], metavar=f"[ROLE=]{value}", help=text)
+    _add_key_flags(rotate)
+    add_token_flags(rotate)
 
 
 def _add_key_flags(parser: argparse.ArgumentParser) -> None:
@@ -183,35 +194,83 @@ def _role(arguments: argparse.Namespace) -> int:
         return print_result(workspace, waiting, f"published: the role {arguments.name}")
 
 
+@dataclass(frozen=True, slots=True)
+class _RoleFlags:
+    """The flags of `rotate` for one role; 0 = not given."""
+
+    remove: list[str]
+    add: list[KeyPlace]
+    new: int
+    threshold: int
+
+
 def _rotate(arguments: argparse.Namespace) -> int:
     from ota.publish.repository import join_names
-    from ota.publish.rotate import check_rotation, rotate
+    from ota.publish.rotate import Rotation, check_rotation, rotate
 
-    one_by_one = arguments.remove or arguments.add or arguments.new or arguments.threshold
     roles = list(dict.fromkeys(arguments.roles))
-    if len(roles) > 1 and (one_by_one or arguments.pkcs11):
-        raise UsageError("--remove, --add, --new, --threshold and --pkcs11 are for one role: give one")
+    if len(roles) > 1 and arguments.pkcs11:
+        raise UsageError("--pkcs11 is for one role: give one")
+    flags = {role: _flags_of(arguments, role, roles) for role in roles}
     with open_workspace(arguments) as (workspace, state):
         check_rotation(workspace, state, roles, time.time())
-        rotations = [_rotation(arguments, workspace, state, role) for role in roles]
+        plans = {role: _plan(arguments, workspace, state, role, flags[role]) for role in roles}
+        rotations = []
+        for role, (remove, count) in plans.items():
+            added = [workspace.add(one) for one in flags[role].add]
+            added += _new_keys(arguments, workspace, role, count) if count else []
+            rotations.append(Rotation(role, tuple(sorted(remove)), tuple(added), flags[role].threshold))
         workspace.save()
         waiting = rotate(workspace, state, rotations, time.time())
         return print_result(workspace, waiting, f"published: new keys of {join_names(roles)}")
 
 
-def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, role: str) -> Rotation:
-    """Return the keys to remove and to add. Without flags, replace all keys."""
+def _flags_of(arguments: argparse.Namespace, role: str, roles: list[str]) -> _RoleFlags:
+    from ota.publish.keys import read_public
+
+    def values(flag: str) -> list[str]:
+        found = []
+        for value in getattr(arguments, flag):
+            named, equals, rest = value.partition("=")
+            if equals and named in roles:
+                found += [rest] if named == role else []
+            elif len(roles) == 1:
+                found.append(value)
+            else:
+                text = f"--{flag} {value} names no role: write --{flag} ROLE={value}, because several roles are given"
+                raise UsageError(text)
+        return found
+
+    def number(flag: str) -> int:
+        for value in values(flag):
+            if not value.isdecimal():
+                raise UsageError(f"--{flag} {role}={value}: expected a number")
+        return int(values(flag)[-1]) if values(flag) else 0
+
+    new, threshold = number("new"), number("threshold")
+    return _RoleFlags(values("remove"), [read_public(Path(one)) for one in values("add")], new, threshold)
+
+
+def _plan(
+    arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, role: str, flags: _RoleFlags
+) -> tuple[set[str], int]:
+    """Return the IDs of the keys to remove from a role, and the number of keys to create for it.
+
+    Raises:
+        UsageError: too few keys would be left, or keys of other machines would be replaced by files of this one.
+    """
     from ota.publish.change import keyids_of
-    from ota.publish.rotate import Rotation, check_threshold, key_of
+    from ota.publish.rotate import check_replaced, check_threshold, key_of
 
     threshold, keyids = keyids_of(state, role)
-    replace = not (arguments.remove or arguments.add or arguments.new or arguments.threshold)
-    remove = set(keyids) if replace else {key_of(workspace, state, role, one) for one in arguments.remove}
-    count = len(keyids) if replace else arguments.new
-    more = len(arguments.add) + (1 if arguments.pkcs11 and count else count)
-    check_threshold(role, len(keyids) - len(remove) + more, arguments.threshold or threshold)
-    added = _add_public(workspace, arguments.add) + (_new_keys(arguments, workspace, role, count) if count else [])
-    return Rotation(role, tuple(sorted(remove)), tuple(added), arguments.threshold)
+    replace = not (flags.remove or flags.add or flags.new or flags.threshold)
+    if replace and not arguments.pkcs11:
+        check_replaced(workspace, role, keyids)
+    remove = set(keyids) if replace else {key_of(workspace, state, role, one) for one in flags.remove}
+    count = len(keyids) if replace else flags.new
+    count = 1 if arguments.pkcs11 and count else count
+    check_threshold(role, len(keyids) - len(remove) + len(flags.add) + count, flags.threshold or threshold)
+    return remove, count
 
 
 def _renew(arguments: argparse.Namespace) -> int:

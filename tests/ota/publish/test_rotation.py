@@ -70,11 +70,59 @@ def test_keys_come_and_go_one_by_one(published: Publisher) -> None:
     assert "would have 0 keys" in published.refused(
         "rotate", "rollout", "--remove", "rollout-2", "--remove", "rollout-3"
     )
-    assert "are for one role" in published.refused("rotate", "rollout", "engines", "--new", 1)
     published.do("device add", "dev", "--fleet", "a", "--ring", "lab")
     assert published.out.startswith("published")
     assert "no role models-seg" in published.refused("rotate", "models-seg")
     assert "private key" in published.refused("rotate", "rollout", "--add", "alice.pem")
+
+
+def test_keys_of_other_machines_are_replaced_by_name_only(publisher: Publisher) -> None:
+    """Without flags, `rotate` makes as many key files here, and this machine alone could sign from then on."""
+    flags: list[str] = []
+    for name in ("ann", "ben", "cem", "dot"):
+        publisher.run("key", name)
+        flags += ["--public-key", f"engines={name}.pub.json"] if name in ("ann", "ben") else []
+
+    def collect(person: str) -> None:
+        publisher.do("request", "--out", "request.json")
+        publisher.run("sign", "request.json", "--key", f"{person}.pem", "--yes")
+        publisher.do("collect", f"request.{person}.sig.json")
+
+    publisher.init("--family", "det", *flags)
+    collect("ann")
+    said = publisher.refused("rotate", "engines", "rollout")
+    assert said.startswith("engines has keys that are not files on this machine (ann, ben), ")
+    assert "--remove engines=KEY with --add engines=FILE" in said
+    assert not list(publisher.dir.glob("keys/*-2.pem"))
+    both = ("--remove", "engines=ann", "--remove", "engines=ben", "--add", "engines=dot.pub.json")
+    publisher.do("rotate", "engines", "rollout", "timestamp", *both, "--add", "engines=cem.pub.json")
+    assert "  engines: 1 more of " in publisher.out, "one change, so one ceremony"
+    collect("dot")
+    publisher.do("rotate", "targets", "rollout", "--threshold", "targets=2", "--new", "targets=1")
+    assert sorted(path.name for path in publisher.dir.glob("keys/*-[23].pem")) == [
+        "rollout-2.pem",
+        "rollout-3.pem",
+        "targets-2.pem",
+        "timestamp-2.pem",
+    ]
+    publisher.do("rotate", "engines", "--remove", "dot", "--remove", "cem", "--new", "1")
+    publisher.do("verify")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--new", 1), "--new 1 names no role: write --new ROLE=1, because several roles are given"),
+        (("--add", "x.pub.json"), "write --add ROLE=x.pub.json"),
+        (("--add", "root=x.pub.json"), "write --add ROLE=root=x.pub.json"),
+        (("--new", "engines=many"), "--new engines=many: expected a number"),
+        (("--new", "engines=-1"), "--new engines=-1: expected a number"),
+        (("--pkcs11", "library.so"), "--pkcs11 is for one role: give one"),
+    ],
+)
+def test_flags_of_several_roles_name_theirs(published: Publisher, flags: tuple[object, ...], sentence: str) -> None:
+    assert sentence in published.refused("rotate", "rollout", "engines", *flags)
+    assert not list(published.dir.glob("keys/*-2.pem"))
 
 
 def test_a_name_that_is_given_twice_counts_once(published: Publisher) -> None:
