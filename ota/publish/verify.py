@@ -55,17 +55,24 @@ class Findings:
         problems: a sentence for each; devices refuse the repository, or a part of it.
         warnings: what will be a problem soon.
         facts: what devices will see.
-        manifests: bundle and release -> manifest. systems: target path -> document.
+        manifests, systems: target path -> document. Two families may have a bundle of one name.
+        floors: family and bundle -> the lowest release counter.
     """
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
-    manifests: dict[tuple[str, int], Manifest] = field(default_factory=dict)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
     systems: dict[str, SystemDocument] = field(default_factory=dict)
     rollouts: dict[str, Rollout] = field(default_factory=dict)
-    floors: dict[str, int] = field(default_factory=dict)
+    floors: dict[tuple[str, str], int] = field(default_factory=dict)
     devices: dict[str, DeviceDocument] = field(default_factory=dict)
+
+    def title_of(self, manifest: Manifest) -> str:
+        """Return the name of a release in messages, with its family if another family has a bundle of this name."""
+        title = f"{manifest.bundle} {manifest.release}"
+        families = {one.family for one in self.manifests.values() if one.bundle == manifest.bundle}
+        return f"{title} of {manifest.family}" if len(families) > 1 else title
 
 
 def load(repository: Path, root: bytes) -> RepositoryState:
@@ -173,10 +180,10 @@ def check(repository: Path, state: RepositoryState, now: float, fleet: str = "")
                     _check_document(repository, state, role, target, found)
     good = _check_blobs(repository, found)
     for manifest in found.manifests.values():
-        found.warnings += [f"{manifest.bundle} {manifest.release}: {one}" for one in find_faults(manifest)]
+        found.warnings += [f"{found.title_of(manifest)}: {one}" for one in find_faults(manifest)]
         if all(one.sha256 in good for _, one in manifest.every_file()):
             with _noted(found):
-                _check_code(repository, state, manifest)
+                _check_code(repository, state, manifest, found.title_of(manifest))
     for rollout in found.rollouts.values():
         found.facts += _check_rollout(rollout, found, now)
     return found
@@ -240,9 +247,9 @@ def _check_document(repository: Path, state: RepositoryState, role: str, target:
     elif isinstance(document, SystemDocument):
         found.systems[target] = document
     elif isinstance(document, Manifest):
-        found.manifests[document.bundle, document.release] = document
+        found.manifests[target] = document
     else:
-        found.floors.update(document)
+        found.floors.update({(target.split("/")[1], bundle): lowest for bundle, lowest in document.items()})
 
 
 def _check_blobs(repository: Path, found: Findings) -> set[str]:
@@ -263,18 +270,16 @@ def _check_blobs(repository: Path, found: Findings) -> set[str]:
 def _every_file(found: Findings) -> Iterator[tuple[str, FileEntry]]:
     """Yield the files of all releases and systems, each with its name."""
     for manifest in found.manifests.values():
-        for model, entry in manifest.every_file():
-            yield f"{manifest.bundle} {manifest.release}: {model}/{entry.path}", entry
+        title = found.title_of(manifest)
+        yield from ((f"{title}: {model}/{entry.path}", entry) for model, entry in manifest.every_file())
     for system in found.systems.values():
         yield from ((f"{system.title}: {one.path}", one) for one in system.files.values())
 
 
-def _check_code(repository: Path, state: RepositoryState, manifest: Manifest) -> None:
+def _check_code(repository: Path, state: RepositoryState, manifest: Manifest, title: str) -> None:
     for sha256, told in sorted(code_of(Bundle(repository, manifest, b"")).items()):
         if code_target(manifest.family, sha256) not in state.targets_of(ENGINES):
-            raise Untrusted(
-                f"{manifest.bundle} {manifest.release}: {told} runs as code, and engines does not approve it"
-            )
+            raise Untrusted(f"{title}: {told} runs as code, and engines does not approve it")
 
 
 def _check_blob(repository: Path, piece: Piece, what: str) -> None:
@@ -317,13 +322,11 @@ def _refused(wish: BundleRollout, release: int, found: Findings) -> str:
     if wish.bundle == SYSTEM:
         known = {(one.product, one.version) for one in found.systems.values()}
         return "" if (wish.family, release) in known else f"{wish.family} {release} is wanted, and not published"
-    manifest = found.manifests.get((wish.bundle, release))
+    manifest = found.manifests.get(manifest_target(wish.family, wish.bundle, release))
     if manifest is None:
-        return f"{wish.bundle} {release} is wanted, and not published"
-    if manifest.family != wish.family:
-        return f"{wish.bundle} {release} is of the family {manifest.family}, and {wish.family} is asked for it"
-    if manifest.counter < found.floors.get(wish.bundle, 0):
-        return f"{wish.bundle} {release} is wanted, and below the floor"
+        return f"{wish.bundle} {release} of {wish.family} is wanted, and not published"
+    if manifest.counter < found.floors.get((wish.family, wish.bundle), 0):
+        return f"{found.title_of(manifest)} is wanted, and below the floor"
     return ""
 
 

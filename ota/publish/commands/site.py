@@ -79,7 +79,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     if found.problems:
         raise Untrusted(f"problems: {len(found.problems)}; the last: {found.problems[-1]}")
     systems = sorted(one.title for one in found.systems.values())
-    releases = ", ".join([f"{bundle} {release}" for bundle, release in sorted(found.manifests)] + systems) or "none"
+    manifests = sorted(found.manifests.values(), key=lambda one: (one.bundle, one.release, one.family))
+    releases = ", ".join([found.title_of(one) for one in manifests] + systems) or "none"
     print(f"releases: {releases}")
     print("every signature, document, and blob is as it should be")
     return 0

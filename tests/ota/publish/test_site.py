@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import http.client
 import io
 import json
@@ -25,7 +26,7 @@ from ota.cli import main
 from ota.documents.names import blob_path, manifest_target, rollout_target
 from ota.errors import Expired
 from ota.publish.serve import RepositoryServer
-from tests.ota.publish.publisher import Files, Publisher, device, one_sentence
+from tests.ota.publish.publisher import CONFIG, Files, Publisher, device, one_sentence
 
 DAY = 86400.0
 
@@ -304,6 +305,30 @@ def test_verify_finds_missing_metadata_of_roles(fleet: Publisher, tmp_path: Path
         assert f"{path} does not exist: publish it again" in one_sentence(fleet.err)
         path.write_bytes(data)
     fleet.run("verify", "--repository", stick, "--root", root, "--fleet", "a")
+
+
+def test_verify_tells_families_with_one_bundle_name_apart(publisher: Publisher) -> None:
+    publisher.init("--family", "one", "--family", "two")
+    for family, fleet in (("one", "x"), ("two", "y")):
+        publisher.model(files={"config.pbtxt": CONFIG, "1/model.onnx": family.encode()})
+        bundle = ("bundle", "det", "--release", 1, "--model", "det", "--family", family, "--out", family)
+        publisher.run(*bundle, "--counter", 1 if family == "one" else 3)
+        publisher.do("release", family)
+        publisher.do("device add", f"dev-{fleet}", "--fleet", fleet, "--ring", "lab")
+        publisher.do("rollout start", fleet, "det", 1, "lab=100", "--family", family)
+    assert "releases: det 1 of one, det 1 of two\n" in publisher.do("verify")
+    publisher.do("export", "stick", "--fleet", "x")
+    publisher.run("verify", "--repository", "stick", "--root", publisher.dir / "root.json", "--fleet", "x")
+    for family in ("one", "two"):
+        blob = publisher.repository / blob_path(hashlib.sha256(family.encode()).hexdigest())
+        data = blob.read_bytes()
+        blob.unlink()
+        assert f"det 1 of {family}: det/1/model.onnx: the blob " in publisher.refused("verify", status=4)
+        blob.write_bytes(data)
+    publisher.run("bundle", "det", "--release", 2, "--model", "det", "--family", "two", "--counter", 4, "--version", 1)
+    publisher.do("release", "det.2")
+    publisher.run("floor", "det", 2, "--family", "two", "--dir", publisher.dir)
+    assert "fleet y: det 1 of two is wanted, and below the floor" in publisher.refused("verify", status=4)
 
 
 def test_verify_finds_code_that_nothing_approves(fleet: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
