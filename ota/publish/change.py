@@ -237,7 +237,7 @@ def keyids_of(state: RepositoryState, role: str) -> tuple[int, list[str]]:
 def has_enough_keys(workspace: Workspace, state: RepositoryState, role: str) -> bool:
     """Return whether this machine has the keys for a role's threshold."""
     threshold, keyids = keyids_of(state, role)
-    return sum(_is_here(workspace, keyid) for keyid in keyids) >= threshold > 0
+    return sum(is_here(workspace, keyid) for keyid in keyids) >= threshold > 0
 
 
 def sign(
@@ -254,7 +254,7 @@ def sign(
         threshold, keyids = keyids_of(state, role)
         problem: KeyProblem | None = None
         have = sum(keyid in metadata.signatures for keyid in keyids)
-        here = [one for one in keyids if one not in metadata.signatures and _is_here(workspace, one)]
+        here = [one for one in keyids if one not in metadata.signatures and is_here(workspace, one)]
         for keyid in here:
             if have >= threshold:
                 break
@@ -276,7 +276,8 @@ def _check_length(role: str, metadata: Metadata[Any]) -> None:
         )
 
 
-def _is_here(workspace: Workspace, keyid: str) -> bool:
+def is_here(workspace: Workspace, keyid: str) -> bool:
+    """Return whether a key is on this machine: a file, or on a token."""
     return keyid in workspace.keys and bool(workspace.keys[keyid].uri)
 
 

@@ -17,6 +17,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from securesystemslib.exceptions import UnverifiedSignatureError
 from securesystemslib.formats import encode_canonical
 from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
@@ -226,9 +227,17 @@ class TokenSigner(Signer):
             KeyProblem: the token does not exist, the PIN is wrong, or it has no such key.
         """
         try:
-            return self._inner.sign(payload)
+            signature = self._inner.sign(payload)
         except Exception as error:
             raise KeyProblem(f"the token did not sign with the key {self._place.name}: {_told(error)}") from None
+        try:
+            self.public_key.verify_signature(signature, payload)
+        except UnverifiedSignatureError:
+            raise KeyProblem(
+                f"the key with this ID on the token is another one than {self._place.name}: put the token with that "
+                "key in, or give the role another key with 'edge-ota publish rotate'"
+            ) from None
+        return signature
 
 
 def generate_on_token(module: str, label: str, number: int, name: str, secrets: Secrets) -> KeyPlace:

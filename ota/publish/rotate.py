@@ -98,6 +98,8 @@ def _check_keys(wanted: InitOptions, roles: Sequence[str], plans: dict[str, Role
     for role, given in wanted.keys.items():
         if role not in roles:
             raise UsageError(f"--public-key names the role {role!r}; this repository has {', '.join(roles)}")
+        if role in (SNAPSHOT, TIMESTAMP):
+            raise UsageError(f"{role} signs at each publication on this machine: leave its --public-key out")
         if len(given) < plans[kind_of(role)].threshold:
             raise UsageError(
                 f"{role} has {len(given)} public keys, and {plans[kind_of(role)].threshold} must sign: "
@@ -220,6 +222,19 @@ def check_replaced(workspace: Workspace, role: str, keyids: Sequence[str]) -> No
             f"{role} has keys that are not files on this machine ({', '.join(others)}), and without flags all keys of "
             f"a role become such files: name those that go and come, --remove {role}=KEY with --add {role}=FILE, "
             f"--new {role}=N, or --pkcs11"
+        )
+
+
+def check_place(role: str, here: int, threshold: int) -> None:
+    """Refuse keys of snapshot or timestamp of which too few are on this machine.
+
+    Raises:
+        UsageError: no publication could be completed, because these two roles never wait for signatures.
+    """
+    if role in (SNAPSHOT, TIMESTAMP) and here < threshold:
+        raise UsageError(
+            f"{role} signs at each publication on this machine, so {threshold} of its keys must be here, and {here} "
+            "would be: create keys with --new, or give --pkcs11"
         )
 
 

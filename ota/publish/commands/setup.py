@@ -164,6 +164,10 @@ def _new_keys(arguments: argparse.Namespace, workspace: Workspace, role: str, co
     """Return new keys of a role: one on a token, or `count` new files."""
     if arguments.pkcs11:
         return [workspace.add(_token_key(arguments, workspace.next_name(role), workspace.secrets))]
+    return _new_file_keys(arguments, workspace, role, count)
+
+
+def _new_file_keys(arguments: argparse.Namespace, workspace: Workspace, role: str, count: int) -> list[KeyPlace]:
     return [workspace.new_file_key(workspace.next_name(role), arguments.key_type) for _ in range(count)]
 
 
@@ -187,8 +191,7 @@ def _role(arguments: argparse.Namespace) -> int:
         check_new(workspace, state, len(arguments.public_key) or policy.keys, policy.threshold, time.time())
         places = _add_public(workspace, arguments.public_key)
         if not places:
-            names = [f"{arguments.name}-{number}" for number in range(1, policy.keys + 1)]
-            places = [workspace.new_file_key(one, arguments.key_type) for one in names]
+            places = _new_file_keys(arguments, workspace, arguments.name, policy.keys)
         workspace.save()
         waiting = add_role(workspace, state, places, policy.threshold, time.time())
         return print_result(workspace, waiting, f"published: the role {arguments.name}")
@@ -259,8 +262,8 @@ def _plan(
     Raises:
         UsageError: too few keys would be left, or keys of other machines would be replaced by files of this one.
     """
-    from ota.publish.change import keyids_of
-    from ota.publish.rotate import check_replaced, check_threshold, key_of
+    from ota.publish.change import is_here, keyids_of
+    from ota.publish.rotate import check_place, check_replaced, check_threshold, key_of
 
     threshold, keyids = keyids_of(state, role)
     replace = not (flags.remove or flags.add or flags.new or flags.threshold)
@@ -269,7 +272,9 @@ def _plan(
     remove = set(keyids) if replace else {key_of(workspace, state, role, one) for one in flags.remove}
     count = len(keyids) if replace else flags.new
     count = 1 if arguments.pkcs11 and count else count
-    check_threshold(role, len(keyids) - len(remove) + len(flags.add) + count, flags.threshold or threshold)
+    after = (set(keyids) - remove) | {one.public.keyid for one in flags.add}
+    check_threshold(role, len(after) + count, flags.threshold or threshold)
+    check_place(role, sum(is_here(workspace, one) for one in after) + count, flags.threshold or threshold)
     return remove, count
 
 

@@ -189,6 +189,39 @@ def test_a_new_family_has_separate_keys(published: Publisher) -> None:
     assert device(published, "dev", time.time()).target(manifest_target("seg", "seg", 1)) is not None
 
 
+def test_the_keys_of_a_new_role_get_names_that_are_free(publisher: Publisher) -> None:
+    """A change that was dropped leaves its keys."""
+    publisher.run("key", "alice")
+    publisher.init("--family", "det", "--public-key", "targets=alice.pub.json")
+    publisher.do("request", "--out", "request.json")
+    publisher.run("sign", "request.json", "--key", "alice.pem", "--yes")
+    publisher.do("collect", "request.alice.sig.json")
+    for first in (1, 4):
+        publisher.do("role", "system")
+        assert (publisher.dir / f"keys/system-{first + 2}.pem").exists()
+        publisher.do("request", "--discard")
+
+
+@pytest.mark.parametrize("role", ["snapshot", "timestamp"])
+def test_the_keys_of_each_publication_are_on_this_machine(published: Publisher, role: str) -> None:
+    published.run("key", "alice")
+    add = ("--add", "alice.pub.json")
+    sentence = f"{role} signs at each publication on this machine, so 1 of its keys must be here, and 0 would be"
+    assert sentence in published.refused("rotate", role, "--remove", f"{role}-1", *add)
+    published.do("rotate", role, *add)
+    assert published.out.startswith("published")
+    assert sentence in published.refused("rotate", role, "--remove", f"{role}-1")
+    two = published.refused("rotate", role, "--threshold", 2)
+    assert "so 2 of its keys must be here, and 1 would be" in two
+    published.do("rotate", role, "--threshold", 2, "--new", 1)
+    other = published.base / "other"
+    published.run("init", other, "--public-key", f"{role}=alice.pub.json", status=2)
+    assert f"{role} signs at each publication on this machine: leave its --public-key out" in one_sentence(
+        published.err
+    )
+    assert not other.exists()
+
+
 @pytest.fixture
 def token(softhsm: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The library of a software token with the label `edge`."""
@@ -214,6 +247,22 @@ def test_every_role_moves_to_a_token(published: Publisher, token: str, monkeypat
         assert "the PIN is wrong" in published.refused("refresh", status=1)
     assert "no such token" in published.refused(*again[:3], token, "--token", "other", status=1).lower()
     assert "does not exist" in published.refused(*again[:3], "/nowhere.so", "--token", "edge", status=1)
+
+
+def test_another_key_of_the_same_id_on_a_token_does_not_count(
+    published: Publisher, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--pkcs11", token, "--token", "edge", "--token-id")
+    published.do("rotate", "rollout", *where, 20)
+    published.run("key", "other", *where, 21)
+    place = published.dir / "publish.json"
+    place.write_text(place.read_text().replace("hsm:20?", "hsm:21?"))
+    said = published.refused("renew", "rollout", status=1)
+    assert "the key with this ID on the token is another one than rollout-2" in said
+    assert not (published.dir / "pending.json").exists()
+    published.do("rotate", "rollout", "--new", 1)
+    published.do("renew", "rollout")
+    sees(published, "dev", 1)
 
 
 def test_a_person_signs_with_a_token(publisher: Publisher, token: str) -> None:
