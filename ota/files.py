@@ -118,6 +118,25 @@ def create(path: Path, mode: int = 0o644) -> BinaryIO:
     return open(os.open(path, flags, mode), "r+b", buffering=0)
 
 
+@contextlib.contextmanager
+def make_readable() -> Iterator[None]:
+    """Create files and directories that all users may read, whatever the umask is."""
+    before = os.umask(0o022)
+    os.umask(before & 0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def allow_reading(path: Path) -> None:
+    """Let all users read an existing file. The file system of a stick may have no permissions."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & 0o444 != 0o444:
+        with contextlib.suppress(OSError):
+            chmod(path, mode | 0o444)
+
+
 def reopen(path: Path) -> BinaryIO:
     """Open an existing file for reading and writing, at its end."""
     file = open(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+b", buffering=0)  # noqa: SIM115 (the caller closes it)

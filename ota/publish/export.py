@@ -14,7 +14,7 @@ from tuf.api.metadata import TargetFile
 
 from ota import files
 from ota.documents.manifest import MOST_BYTES, Manifest
-from ota.documents.names import blob_path
+from ota.documents.names import blob_path, rollout_target
 from ota.documents.system import SystemDocument
 from ota.documents.targets import files_of, has_document, read_document
 from ota.errors import NoSpace, OtaError, StoreError, Untrusted, UsageError
@@ -28,7 +28,7 @@ from ota.publish.repository import (
     read_target,
     write_state,
 )
-from ota.publish.roles import FAMILY_PREFIX, ROOT
+from ota.publish.roles import FAMILY_PREFIX, ROLLOUT, ROOT
 from ota.publish.verify import check_newest, find_needed_targets, load, parse_metadata
 from ota.publish.workspace import Workspace
 from ota.trust.roots import MOST_METADATA
@@ -36,15 +36,17 @@ from ota.trust.roots import MOST_METADATA
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """The result of a copy: its releases, its number of blobs, and the bytes of new blobs."""
+    """The result of a copy: its fleets and releases, its number of blobs, and the bytes of new blobs."""
 
+    fleets: list[str]
     releases: list[str]
     blobs: int
     new_bytes: int
 
 
 def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) -> ExportResult:
-    """Copy the files of a fleet into a directory. An older copy in it is updated.
+    """Copy the files of a fleet into a directory. An older copy in it is updated, for its other fleets, too: all fleets
+    share one timestamp, so a part that stays as it is could not be verified.
 
     Raises:
         UsageError: there is no such fleet, or the directory has other things. NoSpace: the disk is too small.
@@ -53,7 +55,8 @@ def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) 
         raise UsageError(f"{out} is the repository itself: name a directory on the stick")
     if out.exists() and (not out.is_dir() or any(one.name not in _OURS for one in out.iterdir())):
         raise UsageError(f"{out} has other files: name an empty directory, or one with an older copy")
-    targets = find_needed_targets(workspace.repository, state, fleet)
+    fleets = sorted({fleet, *_fleets_on(out, state)})
+    targets = set().union(*(find_needed_targets(workspace.repository, state, one) for one in fleets))
     documents = {
         target: read_target(workspace.repository, target, entry)
         for role in state.delegated()
@@ -83,10 +86,16 @@ def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) 
     put_metadata(
         out, RepositoryState(state.roots, {role: one for role, one in state.roles.items() if role not in left_out})
     )
-    return ExportResult(sorted(releases), len(blobs), sum(missing.values()))
+    return ExportResult(fleets, sorted(releases), len(blobs), sum(missing.values()))
 
 
 _OURS = ("metadata", "targets", "blobs", "lost+found", "System Volume Information")
+
+
+def _fleets_on(out: Path, state: RepositoryState) -> list[str]:
+    """Return the fleets of an older copy that the repository still has."""
+    names = [path.name.partition(".")[2].removesuffix(".json") for path in out.glob("targets/rollout/*.json")]
+    return [one for one in names if rollout_target(one) in state.targets_of(ROLLOUT)]
 
 
 def _is_there(out: Path, sha256: str, size: int) -> bool:

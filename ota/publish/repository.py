@@ -132,6 +132,7 @@ def write_state(path: Path, state: RepositoryState) -> None:
     files.write_durably(path / "root.json", state.roots[-1].to_bytes())
 
 
+@files.make_readable()
 def put_metadata(repository: Path, state: RepositoryState) -> None:
     """Write the missing files of a state, in the order that readers need."""
     folder = repository / "metadata"
@@ -144,6 +145,7 @@ def put_metadata(repository: Path, state: RepositoryState) -> None:
         put(folder / f"{root.signed.version}.root.json", root.to_bytes())
 
 
+@files.make_readable()
 def put_targets(repository: Path, documents: Mapping[str, bytes]) -> None:
     """Write documents under the names of TUF's consistent snapshots. Each directory is synced once."""
     folders = set()
@@ -163,30 +165,38 @@ def put_targets(repository: Path, documents: Mapping[str, bytes]) -> None:
         files.sync_directory(folder)
 
 
+@files.make_readable()
 def put(path: Path, data: bytes) -> None:
-    """Write a file atomically, unless it already has these bytes."""
-    if not _has(path, data):
-        files.make_directory(path.parent)
-        files.write_durably(path, data)
+    """Write a file atomically, unless it already has these bytes. All users may read it, because one serves it."""
+    if _has(path, data):
+        files.allow_reading(path)
+        return
+    files.make_directory(path.parent)
+    files.write_durably(path, data)
 
 
 def _has(path: Path, data: bytes) -> bool:
     return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
 
 
+@files.make_readable()
 def put_blob(repository: Path, sha256: str, source: Path) -> bool:
     """Add a blob to the repository, verified. Return False if it is already there. A damaged one is replaced.
+
+    The blob is a hard link to `source`, so all users may read that, too.
 
     Raises:
         Untrusted: the source has other bytes.
     """
     target = repository / blob_path(sha256)
     if target.is_file() and files.sha256_of(target)[0] == sha256:
+        files.allow_reading(target)
         return False
     if files.sha256_of(source)[0] != sha256:
         raise Untrusted(f"{source} is damaged: its SHA-256 is not {sha256}; make the bundle again")
     files.make_directory(target.parent)
     files.replace_by_link(source, target)
+    files.allow_reading(target)
     return True
 
 

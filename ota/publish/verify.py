@@ -385,6 +385,17 @@ def compare(state: RepositoryState, known: RepositoryState) -> list[str]:
     return problems
 
 
+def find_unreadable(repository: Path) -> list[str]:
+    """Return a warning about files that fewer users may read than the directory of the repository; [] = none."""
+    wanted = repository.stat().st_mode & 0o044
+    found = [path for path in sorted(repository.rglob("*")) if path.lstat().st_mode & wanted != wanted]
+    return [
+        f"{len(found)} of its files, such as {path}, may be read by fewer users than {repository}: a web server of "
+        f"another user does not send them, and devices do not update; 'chmod -R a+rX {repository}'"
+        for path in found[:1]
+    ]
+
+
 def check_newest(workspace: Workspace, state: RepositoryState, source: str) -> None:
     """Refuse a state that is older than the published files, as after a backup was restored. Devices know the version
     numbers of these files, and the next publication would use them again.

@@ -145,7 +145,8 @@ def create(path: Path, secrets: Secrets, days: Mapping[str, float]) -> Workspace
         raise UsageError(f"{path} is a publisher's directory already: name another one")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"{path} is not empty: name a new directory")
-    files.make_directory(path, 0o755)
+    with files.make_readable():  # a web server serves repository/ inside; keys and state are for their owner only
+        files.make_directory(path)
     return Workspace(path, secrets, {}, dict(days))
 
 

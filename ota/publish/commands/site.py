@@ -58,7 +58,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     from ota import files
-    from ota.publish.verify import check, compare, load
+    from ota.publish.verify import check, compare, find_unreadable, load
 
     if arguments.repository:
         data = files.read(arguments.root) if arguments.root else None
@@ -71,6 +71,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             state = load(workspace.repository, known.roots[0].to_bytes())
         found = check(workspace.repository, state, time.time(), arguments.fleet)  # hashes all blobs, without the lock
         found.problems += compare(state, known)
+        found.warnings += find_unreadable(workspace.repository)
     print("\n".join(found.facts))
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -92,7 +93,8 @@ def _export(arguments: argparse.Namespace) -> int:
     workspace, state = read_published(arguments)
     done = export(workspace, state, arguments.fleet, arguments.out)
     releases = ", ".join(done.releases) or "no releases"
-    print(f"{arguments.out}: {releases}; {done.blobs} blobs, {done.new_bytes} new bytes")
+    fleets = f" for the fleets {', '.join(done.fleets)}" if len(done.fleets) > 1 else ""
+    print(f"{arguments.out}{fleets}: {releases}; {done.blobs} blobs, {done.new_bytes} new bytes")
     print(f"next: unmount the stick; on a device 'edge-ota import {arguments.out}'")
     return 0
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tuf.api.metadata import TargetFile
 
+from ota import files
 from ota.documents.names import system_target
 from ota.documents.system import ENDINGS, SystemDocument, file_name, read_system
 from ota.errors import UsageError
@@ -90,7 +91,8 @@ def publish(
             f"{image.product} {image.version} is not published: version {max(known)} is, and versions rise. "
             f"Build the image with IMAGE_VERSION={max(known) + 1} or more"
         )
-    value = _document(workspace, image, options)
+    with files.make_readable():
+        value = _document(workspace, image, options)
     data = to_canonical_json(value)
     target = system_target(image.product, image.profile, image.arch, image.version)
     with raise_as_usage():

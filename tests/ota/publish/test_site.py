@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -331,6 +332,43 @@ def test_verify_tells_families_with_one_bundle_name_apart(publisher: Publisher) 
     assert "fleet y: det 1 of two is wanted, and below the floor" in publisher.refused("verify", status=4)
 
 
+def test_published_files_are_readable_whatever_the_umask_is(publisher: Publisher, tmp_path: Path) -> None:
+    """A web server is another user: one file with mode 0600 among the others is a 403 for devices."""
+    os.umask(0o077)
+    publisher.init("--family", "det")
+    publisher.release(1)
+    publisher.do("rotate", "timestamp", "models-det")
+    publisher.do("family", "seg")
+    publisher.do("export", tmp_path / "stick", "--fleet", "a", status=2)
+    publisher.do("rollout start", "a", "det", 1, "lab=100")
+    publisher.do("export", tmp_path / "stick", "--fleet", "a")
+    for place in (publisher.dir, publisher.repository, tmp_path / "stick"):
+        for path in (place, *([] if place == publisher.dir else place.rglob("*"))):
+            assert path.stat().st_mode & 0o055 == (0o055 if path.is_dir() else 0o044), path
+    assert os.umask(0o077) == 0o077
+    private = [publisher.dir / "keys", *publisher.dir.glob("keys/*"), *publisher.dir.glob("*.json")]
+    assert [one.name for one in private if one.stat().st_mode & 0o077] == []
+
+
+def test_a_file_that_the_web_server_cannot_read_is_repaired_or_named(published: Publisher) -> None:
+    published.do("rotate", "timestamp")
+    root = published.repository / "metadata/2.root.json"
+    root.chmod(0o600)
+    published.do("refresh")
+    assert root.stat().st_mode & 0o777 == 0o644
+    published.do("verify")
+    assert published.err == ""
+    document = next(published.repository.glob("targets/bundles/det/*"))
+    document.chmod(0o600)
+    published.do("verify")
+    assert (
+        f"1 of its files, such as {document}, may be read by fewer users than {published.repository}" in published.err
+    )
+    published.repository.chmod(0o700)
+    published.do("verify")
+    assert published.err == ""
+
+
 def test_verify_finds_code_that_nothing_approves(fleet: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": b"import os"})
     fleet.run("bundle", "py", "--release", 1, "--model", "py", "--family", "det")
@@ -404,6 +442,21 @@ def test_a_damaged_blob_on_a_stick_is_copied_again(fleet: Publisher, tmp_path: P
     blob.write_bytes(b"X" + good[1:])
     assert f"3 blobs, {len(good)} new bytes" in fleet.do("export", stick, "--fleet", "a")
     assert blob.read_bytes() == good
+
+
+def test_a_stick_has_several_fleets(fleet: Publisher, tmp_path: Path) -> None:
+    stick, root = tmp_path / "stick", fleet.dir / "root.json"
+    fleet.do("family", "other")
+    fleet.model("new", {"config.pbtxt": CONFIG.replace(b"det", b"new"), "1/model.onnx": b"new"})
+    fleet.run("bundle", "new", "--release", 1, "--model", "new", "--family", "other")
+    fleet.do("release", "new.1")
+    fleet.do("rollout start", "c", "new", 1, "lab=100", "--allow-unknown")
+    fleet.do("export", stick, "--fleet", "a")
+    fleet.release(3)
+    fleet.do("rollout start", "a", "det", 3, "lab=100")
+    assert fleet.do("export", stick, "--fleet", "c").startswith(f"{stick} for the fleets a, c: det 2, det 3, new 1; ")
+    for name in ("a", "c"):
+        fleet.run("verify", "--repository", stick, "--root", root, "--fleet", name)
 
 
 def test_a_stick_that_is_full(fleet: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
