@@ -106,7 +106,7 @@ class Supervisor:
         await self._feed(now)
         if self._crashes.is_open:
             await asyncio.sleep(0)
-            busy = await gathered(one.name if one.runner.in_flight() else "" for one in registry.each_served())
+            busy = await gathered(one.name if one.runner.in_flight() else "" for one in registry.each_loaded())
             self._crashes.check(now, sorted({*busy} - {""}), started=self._service.started)
 
     async def notify_ready(self) -> None:

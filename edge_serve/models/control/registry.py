@@ -28,7 +28,7 @@ from edge_serve.models.control.records import (
 )
 from edge_serve.models.control.version_swap import VersionSwapper, wait_idle
 from edge_serve.models.load.batch import LoadBatch, Planner
-from edge_serve.models.load.dependencies import Needs, dependents, find_unneeded, outermost_first
+from edge_serve.models.load.dependencies import Needs, dependents, find_unneeded, members_of, outermost_first
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.load.loading import Loader
 from edge_serve.models.load.memory import Memory
@@ -193,9 +193,14 @@ class Registry:
         for _, record in sorted(self._models.items()):
             yield from record.serving().values()
 
+    def each_loaded(self) -> Iterator[Served]:
+        """Yield every version that serves, and then those that drain. The tables may change meanwhile."""
+        yield from self.each_served()
+        yield from list(self.unloading.versions)
+
     def busy(self) -> list[BusyVersion]:
         """Return the versions that have requests to answer, draining ones included."""
-        return busy_versions({*self.served(), *self.unloading.versions})
+        return busy_versions(self.each_loaded())
 
     def series(self) -> Iterator[ModelSeries]:
         """Yield the values on the metrics page of each version that serves."""
@@ -349,7 +354,7 @@ class Registry:
         Args:
             unload_dependents: unload the members of an ensemble too, unless they were asked for, or other models or a
                 load under way need them.
-            begun: called once the first of them accepts no more requests.
+            begun: called once the first of them accepts no more requests, or ensembles that drain are waited for.
         """
         self._loads.cancel(name)
         for one in [one for one in self._models if name in (one, plain_name(one))]:
@@ -365,8 +370,8 @@ class Registry:
                     if one in self._find_unneeded(name, going):  # else a load has begun that needs it
                         going[one] = self._mark_unwanted(one, asked=False)
         while wave := self._outermost(going):
-            draining: list[asyncio.Task[None]] = []
-            for one in wave:
+            draining = self._swapper.callers(wave)
+            for one in wave if not draining else ():
                 async with self._models[one].lock:
                     if one in self._outermost(going):  # else it was loaded again meanwhile
                         draining += self._swapper.retire(self._models[one])
@@ -401,15 +406,15 @@ class Registry:
         record.dismiss()
         return needs
 
-    def _outermost(self, going: Needs) -> list[str]:
+    def _outermost(self, going: Collection[str]) -> list[str]:
         """Return the models to retire next, so that requests in ensembles find the members until they are answered.
 
         These are models of `going` that were not loaded again, and ensembles that need one, without those that an
         ensemble among them needs.
         """
-        needs = {**going, **self._loads.needs()}
+        needs = {one.identity: members_of(one.config) for one in self.each_served()}
         gone = {one for one in going if self._models[one].plan is None}
-        serving = {one for one in dependents(gone, needs) | gone if self._models[one].ready()}
+        serving = (dependents(gone, needs) | gone) & needs.keys()
         return next(iter(outermost_first(serving, needs)), [])
 
     async def close(self, timeout: float) -> int:
@@ -421,10 +426,10 @@ class Registry:
         end = time.monotonic() + timeout
         for record in self._models.values():
             record.fail_queued(Unavailable("Server exiting"))
-        await wait_idle(self.served, timeout / 2)  # accepted requests may call any model
+        await wait_idle(self.each_loaded, timeout / 2)  # accepted requests may call any model
         for wave in outermost_first(self._models, self._loads.needs()):
-            left = max(0.0, end - time.monotonic())
-            await _wait([task for name in wave for task in self._swapper.retire(self._models[name])], left)
+            await _wait(self._swapper.callers(wave), end)
+            await _wait([task for name in wave for task in self._swapper.retire(self._models[name])], end)
         if not self._swapper.leaving:
             return 0
         _, busy = await asyncio.wait(self._swapper.leaving, timeout=max(0.0, end - time.monotonic()))
@@ -459,6 +464,7 @@ class Registry:
                 await asyncio.sleep(0.001)
 
 
-async def _wait(tasks: Collection[asyncio.Task[None]], timeout: float | None = None) -> None:
+async def _wait(tasks: Collection[asyncio.Task[None]], end: float | None = None) -> None:
+    """Wait for tasks, at most until `end` (`time.monotonic`)."""
     if tasks:
-        await asyncio.wait(tasks, timeout=timeout)
+        await asyncio.wait(tasks, timeout=None if end is None else max(0.0, end - time.monotonic()))

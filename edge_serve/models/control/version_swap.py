@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable
 from edge_serve.messages.log_fields import model_fields
@@ -41,7 +41,7 @@ class VersionSwapper:
         retries: further tries to load a version that failed (`--model-load-retry-count`).
 
     Attributes:
-        leaving: one task for each version that drains.
+        leaving: a task for each version that drains, and for each instance that is removed, with its version.
         unloading: the versions that drain, and the counters of those that are closed.
     """
 
@@ -64,7 +64,7 @@ class VersionSwapper:
         self._memory = memory
         self._most_waiting = most_waiting
         self.slots = LoadSlots(at_once)
-        self.leaving: set[asyncio.Task[None]] = set()
+        self.leaving: dict[asyncio.Task[None], Served] = {}
         self.unloading = UnloadingVersions()
         #: model -> the plan that is being loaded, and why that is to stop
         self._loading: dict[str, LoadPlan] = {}
@@ -103,13 +103,12 @@ class VersionSwapper:
         stay = all(known.version in plan.versions for known in record.ready())
         async with self._instance_updater.prepared(plan, updated, nested=batch.nested) as updates:
             await self._swap(record, plan, wanted, batch)
-            tasks = [task for one in updates for task in self._instance_updater.commit(one)]
-        self.leaving.update(tasks)
-        for task in tasks:
-            task.add_done_callback(self.leaving.discard)
-        quick = [] if any(served.runner.open_sequences() for served in updated.values()) else tasks
-        if quick:
-            await asyncio.wait(quick)
+            removals = {task: one.served for one in updates for task in self._instance_updater.commit(one)}
+        self.leaving.update(removals)
+        for task in removals:
+            task.add_done_callback(self.leaving.pop)
+        if removals and not any(served.runner.open_sequences() for served in updated.values()):
+            await asyncio.wait(removals)
         return bool(wanted) or not stay
 
     async def _swap(self, record: ModelRecord, plan: LoadPlan, wanted: list[int], batch: LoadBatch) -> None:
@@ -319,9 +318,13 @@ class VersionSwapper:
         sequences = replaced and self._serving.drain(served)
         self.unloading.versions.add(served)
         task = asyncio.get_running_loop().create_task(self._drain(served, sequences), name=f"drain {served.name}")
-        self.leaving.add(task)
-        task.add_done_callback(self.leaving.discard)
+        self.leaving[task] = served
+        task.add_done_callback(self.leaving.pop)
         return task
+
+    def callers(self, names: Collection[str]) -> list[asyncio.Task[None]]:
+        """Return the tasks of the ensembles that drain and need one of `names`: its requests may call these still."""
+        return [task for task, one in self.leaving.items() if not members_of(one.config).keys().isdisjoint(names)]
 
     async def _drain(self, served: Served, sequences: bool) -> None:
         started = time.monotonic()
@@ -390,8 +393,8 @@ async def _answered(served: Served, sequences: bool) -> None:
     await served.wait_released()  # responses that are still being encoded
 
 
-async def wait_idle(served: Callable[[], Iterable[Served]], seconds: float) -> None:
+async def wait_idle(loaded: Callable[[], Iterable[Served]], seconds: float) -> None:
     """Wait until all versions have answered, at most `seconds`. No client can send new requests meanwhile."""
     end = time.monotonic() + seconds
-    while any(one.runner.in_flight() for one in served()) and time.monotonic() < end:
+    while any(one.runner.in_flight() for one in loaded()) and time.monotonic() < end:
         await asyncio.sleep(_LOOK_SECONDS)

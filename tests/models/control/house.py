@@ -46,6 +46,12 @@ class Idle(Runner):
         else:
             on_idle()
 
+    def answer(self) -> None:
+        """Answer the last request."""
+        self.busy = False
+        if self.on_idle is not None:
+            self.on_idle()
+
     def in_flight(self) -> int:
         return int(self.busy)
 

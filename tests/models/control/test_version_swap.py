@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.models.load.batch import LoadBatch
@@ -105,6 +106,66 @@ def test_close_gives_up_on_what_stays_busy(tmp_path: Path) -> None:
         await house.registry.load("busy")
 
         assert await house.registry.close(0.05) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_close_waits_for_a_replaced_version_before_it_closes_the_models_that_it_may_call(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        for name in ("caller", "called"):
+            house.put(name, 1)
+        house.loader.busy = True
+        await house.registry.load("caller")
+        old = house.serving("caller")
+        house.loader.busy = False
+        await house.registry.load("called")
+        (house.root / "caller" / "1" / "weights").write_bytes(b"new")
+        await house.registry.load("caller")
+        called = house.serving("called")
+
+        close = asyncio.create_task(house.registry.close(8.0))
+        await asyncio.sleep(0.05)
+        assert not called.closed
+        old.runner.answer()
+        assert await close == 0
+        assert called.closed
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+@pytest.mark.parametrize("at_stop", [True, False])
+def test_a_member_serves_until_the_last_request_of_an_ensemble_that_drains(
+    tmp_path: Path, replaced: bool, at_stop: bool
+) -> None:
+    """It was replaced, because its other member was, or it was unloaded before."""
+
+    async def scenario(house: House) -> None:
+        for name in "mn":
+            house.put_member(name)
+        house.put_ensemble("e", "m", "n")
+        await house.registry.load_all(["m", "n"])
+        house.loader.busy = True
+        await house.registry.load("e")
+        house.loader.busy = False
+        old, member = house.serving("e"), house.serving("n")
+        if replaced:
+            (house.root / "m" / "1" / "weights").write_bytes(b"new")
+            assert await house.registry.load_all(["m"]) == []
+            assert old is not house.serving("e")
+        else:
+            start_task(house.registry.unload("e"), "unload e")
+            await settle()
+
+        begun = asyncio.Event()
+        goal = house.registry.close(0.5) if at_stop else house.registry.unload("n", begun=begun.set)
+        work = asyncio.create_task(goal)
+        await asyncio.sleep(0.27)  # more than the half of the time of a stop in which all models wait
+        assert not member.closed
+        assert begun.is_set() or at_stop, "a model that unloads it may be the one that is waited for"
+        old.runner.answer()
+        await work
+        assert member.closed
 
     play(tmp_path, scenario)
 
