@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable
 from edge_serve.messages.log_fields import model_fields
@@ -23,6 +24,7 @@ from edge_serve.models.load.memory import Memory, Way
 from edge_serve.models.versions.lifecycle import VersionEvent, VersionState
 from edge_serve.models.versions.served import Served, ServedVersions
 from edge_serve.models.versions.unloading_versions import UnloadingVersions
+from edge_serve.workers.front.process import SharedProcessLost
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +139,25 @@ class VersionSwapper:
     async def _open_all(
         self, record: ModelRecord, plan: LoadPlan, wanted: list[int], batch: LoadBatch
     ) -> list[Served | EdgeServeError]:
+        """Open versions. Those that were lost with a shared worker are opened once more, each in a worker of its own:
+        only the version that ends its worker fails then."""
+        opened = dict(zip(wanted, await self._open_admitted(record, plan, wanted, batch), strict=True))
+        lost = [version for version, one in opened.items() if _is_shared_loss(one)]
+        if lost:
+            text = "model %s: other models may have ended the worker that it shared: it is loaded again in its own"
+            log.warning(text, plan.name, extra=model_fields(plan.name))
+            alone = replace(plan, own_worker=True)
+            opened.update(zip(lost, await self._open_admitted(record, alone, lost, batch), strict=True))
+        took = [
+            one.opened.memory_bytes() for one in opened.values() if isinstance(one, Served) and one.opened is not None
+        ]
+        if took and self._memory is not None:
+            self._memory.measured(plan.name, sum(took))
+        return list(opened.values())
+
+    async def _open_admitted(
+        self, record: ModelRecord, plan: LoadPlan, wanted: list[int], batch: LoadBatch
+    ) -> list[Served | EdgeServeError]:
         """Open versions when memory allows; if it does not, after unloading those that serve.
 
         The model holds one load slot meanwhile, so that memory is promised only to loads that are under way. A nested
@@ -148,7 +169,11 @@ class VersionSwapper:
         async with contextlib.nullcontext() if nested else self.slots.take():
             if members_of(plan.config):
                 return await self._open_each(plan, wanted, own_worker)
-            going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
+            going = [
+                known
+                for known in record.ready()
+                if known.queue is None and (known.version in wanted or known.version not in plan.versions)
+            ]
             if going and batch.unload_first and plan.name in batch.wanted:
                 await self._unload_first(record, going, "the request asks for it")
                 going = []
@@ -166,14 +191,10 @@ class VersionSwapper:
                 ):
                     if Way.INSTEAD in (way, way_on_gpus):
                         await self._unload_first(record, going, "memory holds one version only")
-                    opened = await self._open_each(plan, wanted, own_worker)
+                    return await self._open_each(plan, wanted, own_worker)
             except EdgeServeError as error:
                 log.error("failed to load '%s': %s", plan.name, error.message, extra=model_fields(plan.name))
                 return [error for _ in wanted]
-        took = [one.opened.memory_bytes() for one in opened if isinstance(one, Served) and one.opened is not None]
-        if took:
-            self._memory.measured(plan.name, sum(took))
-        return opened
 
     async def _unload_first(self, record: ModelRecord, going: list[VersionRecord], reason: str) -> None:
         """Close versions that serve. Requests for them wait until `_take_over` or `_fail_queued`."""
@@ -235,7 +256,8 @@ class VersionSwapper:
     async def _open_with_retries(self, plan: LoadPlan, version: int, own_worker: bool) -> Served | EdgeServeError:
         for left in range(self._retries, -1, -1):
             opened = await self._try(plan, version, own_worker)
-            if not isinstance(opened, EdgeServeError) or isinstance(opened, Cancelled) or not left:
+            is_final = not left or isinstance(opened, Cancelled) or _is_shared_loss(opened)
+            if is_final or not isinstance(opened, EdgeServeError):
                 break
             text, extra = "model %s version %d is tried again, at most %d times", model_fields(plan.name, version)
             log.info(text, plan.name, version, left, extra=extra)
@@ -252,7 +274,8 @@ class VersionSwapper:
         except EdgeServeError as error:
             stopped = self._stopped.get(plan.name)
             failure = Cancelled(f"the load was stopped: {stopped}") if stopped else error
-            level = logging.INFO if isinstance(failure, Cancelled) else logging.ERROR
+            level = logging.WARNING if _is_shared_loss(failure) else logging.ERROR
+            level = logging.INFO if isinstance(failure, Cancelled) else level
             log.log(level, "failed to load '%s' version %d: %s", plan.name, version, failure.as_triton(), extra=extra)
             return failure
         except Exception as error:  # a bug must not look like a model that is still loading
@@ -358,6 +381,11 @@ class VersionSwapper:
             self._serving.highest[record.name] = ready[-1].served
         else:
             self._serving.highest.pop(record.name, None)
+
+
+def _is_shared_loss(opened: Served | EdgeServeError) -> bool:
+    """Return whether a load, or its warm-up, was lost with a worker that other models may have ended."""
+    return isinstance(opened, EdgeServeError) and SharedProcessLost in (type(opened), type(opened.__cause__))
 
 
 def _freed_bytes(known: VersionRecord) -> int:

@@ -73,6 +73,10 @@ class ProcessLost(Unavailable):
     """The worker died before it answered."""
 
 
+class SharedProcessLost(Internal):
+    """A worker died that several models share: any of them may have ended it."""
+
+
 class Process:
     """A running worker. Everything happens in callbacks on the event loop.
 
@@ -123,6 +127,10 @@ class Process:
         self._questions: dict[int, tuple[int, asyncio.Future[dict[str, Any]]]] = {}
         self._hello: asyncio.Future[None] = loop.create_future()
         self._loading = 0
+        #: the models that it was asked to load
+        self._models: set[str] = set()
+        #: the one among them for which it was killed; "" = it was not, or for none
+        self._guilty = ""
         self.place = ""
         try:
             self._adopt(spawned or spawn(interpreter or own_interpreter(), module, limits.silence))
@@ -217,7 +225,9 @@ class Process:
 
         Raises:
             EdgeServeError: the model does not load.
+            SharedProcessLost: the process died, and has other models.
         """
+        self._models.add(name)
         try:
             await self.hello()
             with self._send_question(kind, question, find_fds()) as answer:
@@ -231,7 +241,12 @@ class Process:
         except ProcessLost as lost:
             words = () if self.output.crash_place() else self.output.last  # a crash prints a long stack
             said = "; its last words: " + " | ".join(words) if words else ""
-            raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
+            raise self.loss(name, f"{lost.message} while it loaded model '{name}'{said}") from lost
+
+    def loss(self, name: str, text: str) -> Internal:
+        """Return the error of a model that was in the process when it died."""
+        known = name == self._guilty or len(self._models) == 1
+        return Internal(text) if known else SharedProcessLost(text)
 
     async def _await_load(self, answer: asyncio.Future[dict[str, Any]], name: str) -> None:
         """Wait for the answer to a load, at most for its limit. Meanwhile the process may be silent."""
@@ -305,19 +320,21 @@ class Process:
     def _broken(self, reason: str, grace: float) -> None:
         self.kill(f"was killed: {reason}", grace)
 
-    def kill(self, reason: str, grace: float = 0.0) -> None:
+    def kill(self, reason: str, grace: float = 0.0, guilty: str = "") -> None:
         """Kill the process and its children; `exited` follows. The first reason given is the one reported.
 
         Args:
             grace: seconds in which it may end by itself: channels of a dying process close first, and its own exit
                 status tells more.
+            guilty: the model that is the reason; "" = none is known.
         """
         if self.exited.done():
             return
         if grace:
-            self._loop.call_later(grace, self.kill, reason)
+            self._loop.call_later(grace, self.kill, reason, 0.0, guilty)
             return
-        self._reason = self._reason or reason
+        if not self._reason:
+            self._reason, self._guilty = reason, guilty
         _kill_group(self.pid)
 
     def close(self) -> None:

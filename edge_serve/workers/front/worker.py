@@ -137,7 +137,7 @@ class Worker:
         process = self.process
         found = self._hangs.find(now_ns, self._placements, hang, self._limits.load, self._broker.callers())
         if found is not None:
-            process.kill(f"was killed: {found.text(self._limits.load_setting)}")
+            process.kill(f"was killed: {found.text(self._limits.load_setting)}", guilty=found.model)
         return max(process.overdue(), found.overdue if found is not None else 0.0)
 
     def shares(self) -> int:
@@ -193,7 +193,7 @@ class Worker:
 
     def _broke(self, model: str, found: str) -> Internal:
         """Kill the process because it broke the protocol. Return the error for a model that it loads."""
-        self.process.kill(f"was killed: it broke the protocol: {found}")
+        self.process.kill(f"was killed: it broke the protocol: {found}", guilty=model)
         return Internal(f"the worker of model '{model}' was killed: it broke the protocol: {found}")
 
     async def open(self, placement: ModelPlacement) -> None:
@@ -238,7 +238,8 @@ class Worker:
                 FrameKind.OPEN, question, placement.spec, find_fds, partial(self._goes_on, placement)
             )
             if process.exited.done():
-                raise Internal(f"worker {self.label} died just after it had loaded model '{placement.spec.name}'")
+                text = f"worker {self.label} died just after it had loaded model '{placement.spec.name}'"
+                raise process.loss(placement.spec.name, text)
             seats = seats_in(answer, len(numbers))
             if seats is None:
                 raise self._broke(placement.spec.name, "found other seats than a number for each instance")
@@ -253,7 +254,7 @@ class Worker:
         placement.link.layout.writes = answer.get("writes", False) is True
 
         def broken(reason: str, grace: float) -> None:
-            process.kill(f"was killed: model '{placement.spec.name}': {reason}", grace)
+            process.kill(f"was killed: model '{placement.spec.name}': {reason}", grace, placement.spec.name)
 
         for one, number, (ours, _), taken in zip(instances, numbers, pairs, seats, strict=True):
             one.channel = Channel(
@@ -471,7 +472,8 @@ class Worker:
             for one, channel in taken:
                 notify(channel.close)
                 if not one.closing:
-                    error = Internal(lost_text(placement.spec.is_python, one.spec.name, reason))
+                    text = lost_text(placement.spec.is_python, one.spec.name, reason)
+                    error = self.process.loss(placement.spec.name, text)
                     notify(placement.link.listener.on_lost, one.number, error)
 
     async def _revive(self, process: Process) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.models.load.batch import LoadBatch
-from tests.models.control.house import House, play, settle
+from edge_serve.models.load.load_plan import LoadPlan
+from edge_serve.workers.front.process import SharedProcessLost
+from tests.models.control.house import FakeServed, House, play, settle
 
 
 def test_one_failing_version_keeps_what_served_before(tmp_path: Path) -> None:
@@ -52,6 +55,43 @@ def test_a_version_that_fails_is_tried_again_as_often_as_asked(tmp_path: Path, r
         assert house.index() == [("m", "1", "READY", "")] or "not yet" in error
 
     play(tmp_path, scenario, retries=retries)
+
+
+def test_models_that_are_lost_with_a_shared_worker_are_loaded_again_and_the_guilty_one_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(house: House) -> None:
+        for name in ("bad", "good", "warming"):
+            house.put(name, 1)
+        begun, alone, original = list[str](), list[str](), house.loader.open
+
+        async def open(plan: LoadPlan, version: int, *, own_worker: bool) -> FakeServed:
+            if not plan.gets_own_worker(own_worker):
+                begun.append(plan.name)
+                while len(begun) < 3:
+                    await asyncio.sleep(0)
+                lost = SharedProcessLost("worker shared was ended by SIGSEGV")
+                if plan.name == "warming":
+                    raise InvalidArgument("failed to run warmup sample") from lost
+                raise lost
+            alone.append(plan.name)
+            if plan.name == "bad":
+                raise Internal("worker bad:1 was ended by SIGSEGV")
+            return await original(plan, version, own_worker=own_worker)
+
+        house.loader.open = open  # type: ignore[method-assign]
+        with caplog.at_level(logging.WARNING):
+            (error,) = await house.registry.load_all()
+        assert "'bad': version 1 is at UNAVAILABLE state: Internal: worker bad:1 was ended by SIGSEGV" in error
+        assert house.registry.load_history.failed == {"bad"}, "safe mode would leave the others out, too"
+        assert sorted(alone) == ["bad", "bad", "good", "warming"], "as often as --model-load-retry-count says"
+        states = {name: state for name, _, state, _ in house.index()}
+        assert states == {"bad": "UNAVAILABLE", "good": "READY", "warming": "READY"}
+        assert {record.name for record in house.plans().values() if record and record.own_worker} == set()
+
+    play(tmp_path, scenario, retries=1)
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == ["failed to load 'bad' version 1: Internal: worker bad:1 was ended by SIGSEGV"] * 2
 
 
 def test_a_reload_switches_then_drains_the_old_one(tmp_path: Path) -> None:

@@ -90,7 +90,11 @@ class FakeProcess:
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Discard a control frame."""
 
-    def kill(self, reason: str, grace: float = 0.0) -> None:
+    def loss(self, name: str, text: str) -> Internal:
+        """Return the error of a model that was in the process."""
+        return Internal(text)
+
+    def kill(self, reason: str, grace: float = 0.0, guilty: str = "") -> None:
         """End: the front end learns that a little later."""
         asyncio.get_running_loop().call_soon(self._on_exit, reason)
 

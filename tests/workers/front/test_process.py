@@ -9,19 +9,23 @@ import os
 import signal
 import tracemalloc
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, Handle, InferTensor
 from edge_serve.workers.front import frame_socket
-from edge_serve.workers.front.process import Process
-from edge_serve.workers.front.workers import Hooks
+from edge_serve.workers.front.process import Process, SharedProcessLost
+from edge_serve.workers.front.workers import Hooks, OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import CANCELLATION, HEADER, LONGEST, VERSION, FrameKind, frame
 from tests.stories import played
-from tests.workers.harness import Served, config, request, run, serving, values
+from tests.workers.harness import Recorder, Served, config, request, run, serving, spec, values
 from tests.workers.hostile import run_hostile_processes
 
 
@@ -146,3 +150,42 @@ async def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_work
         assert served.model.pids() == [pid]
         slot.release()
         other.close()
+
+
+@asynccontextmanager
+async def opened_together(directory: Path, **deeds: str) -> AsyncIterator[list[OpenedModel | BaseException]]:
+    """Models that are opened in one worker at the same time: `on_open` of each."""
+    workers, arena = Workers(), Arena("all", Budget(1 << 24))
+
+    async def open(name: str) -> OpenedModel:
+        model = spec(directory, config(on_open=deeds[name]))
+        made = ModelSpec(name, 1, model.model_directory, model.version_directory, model.config)
+        return await workers.open(made, "echo", [InstanceSpec(name)], Recorder(), arena)
+
+    results = await asyncio.gather(*map(open, deeds), return_exceptions=True)
+    try:
+        yield results
+    finally:
+        for one in results:
+            if isinstance(one, OpenedModel):
+                await one.close()
+        await workers.stop()
+        arena.close()
+
+
+@played
+async def test_each_model_of_a_process_that_dies_may_have_ended_it(tmp_path: Path) -> None:
+    async with opened_together(tmp_path, waits="sleep", dies="exit") as results:
+        assert list(map(type, results)) == [SharedProcessLost] * 2
+
+
+@pytest.mark.slow
+@played
+async def test_a_model_for_which_the_process_was_killed_is_the_only_guilty_one(tmp_path: Path) -> None:
+    async with opened_together(tmp_path, dies="exit") as results:
+        assert list(map(type, results)) == [Internal]
+    async with opened_together(tmp_path, a="", b="") as results:
+        assert isinstance(results[0], OpenedModel)
+        process = results[0]._placed[0].worker.process
+        process.kill("was killed: model 'a' hangs in its warm-up", guilty="a")
+        assert [type(process.loss(name, "")) for name in "ab"] == [Internal, SharedProcessLost]
