@@ -42,6 +42,16 @@ async def repeat(name: str, seconds: float, step: Callable[[], Awaitable[object]
             log.exception("%s failed; the next try follows in %g s", name, seconds)
 
 
+async def wait_first(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waits:
+            one.cancel()
+
+
 def _ended(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:

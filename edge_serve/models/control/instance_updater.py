@@ -46,12 +46,12 @@ class InstanceUpdater:
 
     @contextlib.asynccontextmanager
     async def prepared(
-        self, plan: LoadPlan, versions: Mapping[int, Served], *, nested: bool = False
+        self, plan: LoadPlan, versions: Mapping[int, Served], awaited: asyncio.Event
     ) -> AsyncIterator[list[InstanceUpdate]]:
         """Open the new instances of each version. If the context ends with an error, they are closed again.
 
         Args:
-            nested: see `LoadBatch`.
+            awaited: see `ModelRecord`.
 
         Raises:
             LoadFailure: an instance failed to open; nothing has changed.
@@ -62,7 +62,7 @@ class InstanceUpdater:
                 try:
                     update = self._plan(served, plan)
                     undo.push_async_callback(update.cancel)
-                    await self._prepare(plan, update, nested)
+                    await self._prepare(plan, update, awaited)
                 except EdgeServeError as error:
                     text = "failed to change the instances of '%s' version %d: %s"
                     log.error(text, plan.name, version, error.as_triton(), extra=model_fields(plan.name, version))
@@ -86,14 +86,14 @@ class InstanceUpdater:
         spec = self._loader.spec(plan, config, int(served.version), served.engine)
         return InstanceUpdate(served, config, spec, plan.directory)
 
-    async def _prepare(self, plan: LoadPlan, update: InstanceUpdate, nested: bool) -> None:
+    async def _prepare(self, plan: LoadPlan, update: InstanceUpdate, awaited: asyncio.Event) -> None:
         opened, count = update.served.opened, len(update.added)
         if self._memory is None or not count or opened is None:
             await update.prepare()
             return
         each = opened.memory_bytes() // max(1, len(opened.numbers))
         name = f"{plan.name} ({count} more instances)"
-        async with self._memory.admit(name, each * count, 0, joins=True, nested=nested):
+        async with self._memory.admit(name, each * count, 0, joins=True, awaited=awaited):
             await update.prepare()
 
     def commit(self, update: InstanceUpdate) -> list[asyncio.Task[None]]:

@@ -17,11 +17,15 @@ class LoadSlots:
         self._taken: dict[object, tuple[asyncio.Semaphore, float]] = {}
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[None]:
-        """Hold a slot while the context lasts, once one is free."""
+    async def take(self, awaited: asyncio.Event) -> AsyncIterator[None]:
+        """Hold a slot while the context lasts, once one is free.
+
+        Args:
+            awaited: see `ModelRecord`. Once it is set, the load does not wait for a slot, and begins without one.
+        """
         free, holder = self._free, object()
-        await free.acquire()
-        self._taken[holder] = free, time.monotonic()
+        if not awaited.is_set() and await _acquire(free, awaited):
+            self._taken[holder] = free, time.monotonic()
         try:
             yield
         finally:
@@ -42,3 +46,19 @@ class LoadSlots:
             if since < taken_before:
                 del self._taken[holder]
                 free.release()
+
+
+async def _acquire(free: asyncio.Semaphore, awaited: asyncio.Event) -> bool:
+    """Acquire a slot, unless `awaited` is set before. Return whether there is one."""
+    if not free.locked():
+        return await free.acquire()
+    acquiring, waiting = asyncio.ensure_future(free.acquire()), asyncio.ensure_future(awaited.wait())
+    acquired = False
+    try:
+        await asyncio.wait((acquiring, waiting), return_when=asyncio.FIRST_COMPLETED)
+        acquired = acquiring.done()
+    finally:
+        waiting.cancel()
+        if not acquired and not acquiring.cancel():  # cancelled just as the slot came
+            free.release()
+    return acquired

@@ -2,6 +2,7 @@
 
 Each model has a lock. A load or unload holds it while it changes that model, and waits for no other lock meanwhile: a
 model that hangs delays only loads of itself and of ensembles that need it, and no two of them wait for each other. A
+load that has the lock may wait for a slot and for memory, unless a model that has these waits for the lock. A
 load reads the configurations first; if another load of a model comes between, it reads that model again.
 
 Texts follow triton-inference-server/core src/model_repository_manager/ (model_repository_manager.cc,
@@ -138,7 +139,7 @@ class ModelLoads:
         """
         record = self._models[name]
         try:
-            async with record.lock:
+            async with record.locked(nested=batch.nested):
                 for other in self._batches - {batch}:
                     other.overtaken.add(name)
                 await self._load_locked(record, batch)

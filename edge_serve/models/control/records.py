@@ -7,9 +7,10 @@ Which models keep the server from being ready is worked out from the records: fa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -120,6 +121,8 @@ class ModelRecord:
         barren: whether a load found no version to try, and it was not unloaded since.
         loads: the loads under way that have not loaded it yet.
         lock: held while its versions or its plan change.
+        awaited: set while a nested load (`LoadBatch`) has the lock or waits for it. The load that has the lock then
+            waits for no slot, and for no promise of memory: those may belong to the load that waits for the nested one.
     """
 
     name: str
@@ -131,6 +134,26 @@ class ModelRecord:
     barren: bool = False
     loads: set[LoadBatch] = field(default_factory=set)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    awaited: asyncio.Event = field(default_factory=asyncio.Event)
+    _nested_loads: int = 0
+
+    @contextlib.asynccontextmanager
+    async def locked(self, *, nested: bool) -> AsyncIterator[None]:
+        """Hold the lock for a load while the context lasts.
+
+        Args:
+            nested: as in `LoadBatch`.
+        """
+        self._nested_loads += nested
+        if nested:
+            self.awaited.set()
+        try:
+            async with self.lock:
+                yield
+        finally:
+            self._nested_loads -= nested
+            if not self._nested_loads:
+                self.awaited.clear()
 
     @property
     def is_settled(self) -> bool:

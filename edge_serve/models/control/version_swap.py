@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -103,7 +102,7 @@ class VersionSwapper:
         }
         wanted = [version for version in changed if version not in updated]
         stay = all(known.version in plan.versions for known in record.ready())
-        async with self._instance_updater.prepared(plan, updated, nested=batch.nested) as updates:
+        async with self._instance_updater.prepared(plan, updated, record.awaited) as updates:
             await self._swap(record, plan, wanted, batch)
             removals = {task: one.served for one in updates for task in self._instance_updater.commit(one)}
         self.leaving.update(removals)
@@ -161,12 +160,13 @@ class VersionSwapper:
         """Open versions when memory allows; if it does not, after unloading those that serve.
 
         The model holds one load slot meanwhile, so that memory is promised only to loads that are under way. A nested
-        load uses the slot of the model that asked for it, which would never be free if it had to wait for another one.
+        load, and one that a nested load waits for, use the slot of the model that asked: it would never be free if they
+        had to wait for another one.
         """
         if not wanted:
             return []
-        own_worker, nested = batch.own_worker, batch.nested
-        async with contextlib.nullcontext() if nested else self.slots.take():
+        own_worker, awaited = batch.own_worker, record.awaited
+        async with self.slots.take(awaited):
             if members_of(plan.config):
                 return await self._open_each(plan, wanted, own_worker)
             going = [
@@ -184,9 +184,9 @@ class VersionSwapper:
             joins = self._loader.joins(plan, own_worker=own_worker)
             try:
                 async with (
-                    self._memory.admit(plan.name, files, replaced, joins=joins, nested=nested) as way,
+                    self._memory.admit(plan.name, files, replaced, joins=joins, awaited=awaited) as way,
                     self._loader.admit_to_gpus(
-                        plan, files, joins=joins, replaces=bool(going), nested=nested
+                        plan, files, joins=joins, replaces=bool(going), awaited=awaited
                     ) as way_on_gpus,
                 ):
                     if Way.INSTEAD in (way, way_on_gpus):
@@ -247,7 +247,7 @@ class VersionSwapper:
         own_slot = asyncio.Lock()
 
         async def open(version: int) -> Served | EdgeServeError:
-            async with self.slots.take() if own_slot.locked() and not self.slots.is_full() else own_slot:
+            async with self.slots.take(asyncio.Event()) if own_slot.locked() and not self.slots.is_full() else own_slot:
                 with self._load_history.load(plan.name):
                     return await self._open_with_retries(plan, version, own_worker)
 

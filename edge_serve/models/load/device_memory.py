@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import field
 
 from edge_serve.aio.offload import offload
+from edge_serve.aio.tasks import wait_first
 from edge_serve.devices.device import Gpu, Gpus
 from edge_serve.errors import Unavailable
 from edge_serve.messages.log_fields import model_fields
@@ -68,7 +69,7 @@ class DeviceMemory:
 
     @asynccontextmanager
     async def admit(
-        self, name: str, gpus: Sequence[Gpu], files: int, *, joins: bool, replaces: bool, nested: bool = False
+        self, name: str, gpus: Sequence[Gpu], files: int, *, joins: bool, replaces: bool, awaited: asyncio.Event
     ) -> AsyncIterator[Way]:
         """Promise memory of GPUs to one load while the context lasts, as `Memory.admit` does.
 
@@ -77,17 +78,17 @@ class DeviceMemory:
             files: bytes of the model's files.
             joins: the model is loaded into a worker that already runs.
             replaces: a version serves, whose memory is free once that is unloaded.
-            nested: as in `decide`.
+            awaited: as for `Memory.admit`.
 
         Raises:
             Unavailable: the model does not fit, with the figures.
         """
-        way, needs = await self._decide(name, gpus, files, joins, replaces, nested)
+        way, needs = await self._decide(name, gpus, files, joins, replaces, awaited.is_set())
         if way is Way.LATER:
             log.info("model %s waits for GPU memory that is promised to loads", name, extra=model_fields(name))
         while way is Way.LATER:
-            await self._promise_ended.wait()
-            way, needs = await self._decide(name, gpus, files, joins, replaces, nested)
+            await wait_first(self._promise_ended, awaited)
+            way, needs = await self._decide(name, gpus, files, joins, replaces, awaited.is_set())
         self._promised.update(needs)
         try:
             yield way

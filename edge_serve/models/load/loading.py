@@ -256,12 +256,12 @@ class Loader:
         return self._device_memory.measured(plan.name, gpus)
 
     def admit_to_gpus(
-        self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool, nested: bool
+        self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool, awaited: asyncio.Event
     ) -> AbstractAsyncContextManager[Way]:
         """Promise memory of GPUs to the load of a plan. See `DeviceMemory.admit`."""
         if self._device_memory is None or not (gpus := self.gpus(plan.config)):
             return nullcontext(Way.BESIDE)
-        return self._device_memory.admit(plan.name, gpus, files, joins=joins, replaces=replaces, nested=nested)
+        return self._device_memory.admit(plan.name, gpus, files, joins=joins, replaces=replaces, awaited=awaited)
 
     def gpus(self, config: pb.ModelConfig) -> list[Gpu]:
         """Return the GPUs that the instances of a configuration would be on; none if it cannot be served."""

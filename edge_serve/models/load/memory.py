@@ -10,6 +10,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
 
+from edge_serve.aio.tasks import wait_first
 from edge_serve.devices.host_memory import read_memory
 from edge_serve.errors import Unavailable
 from edge_serve.messages.log_fields import model_fields
@@ -62,7 +63,8 @@ def decide(
 
     Args:
         misfit: the start of the message, which names the memory; advice: its end.
-        nested: as in `LoadBatch`. Such a load never waits for promises: one of them is to the load that waits for it.
+        nested: as in `LoadBatch`, or a nested load waits for it. Such a load never waits for promises: one of them is
+            to the load that waits for it.
 
     Raises:
         Unavailable: the model does not fit; the text has the figures.
@@ -119,26 +121,26 @@ class Memory:
 
     @asynccontextmanager
     async def admit(
-        self, name: str, files: int, replaced: int, *, joins: bool, nested: bool = False
+        self, name: str, files: int, replaced: int, *, joins: bool, awaited: asyncio.Event
     ) -> AsyncIterator[Way]:
         """Promise memory to one load while the context lasts.
 
-        Waits while only promises to other loads are in the way: the memory that they really take is known when they
-        end.
+        Waits while only promises to other loads are in the way, and `awaited` is not set: the memory that they really
+        take is known when they end.
 
         Args:
             files, replaced, joins: as in `figures`.
-            nested: as in `decide`.
+            awaited: set while a nested load waits for this one, or is this one (`decide`).
 
         Raises:
             Unavailable: the model does not fit, with the figures.
         """
-        way, needed = self._decide(name, files, replaced, joins, nested)
+        way, needed = self._decide(name, files, replaced, joins, awaited.is_set())
         if way is Way.LATER:
             log.info("model %s waits for memory that is promised to loads under way", name, extra=model_fields(name))
         while way is Way.LATER:
-            await self._promise_ended.wait()
-            way, needed = self._decide(name, files, replaced, joins, nested)
+            await wait_first(self._promise_ended, awaited)
+            way, needed = self._decide(name, files, replaced, joins, awaited.is_set())
         self.promised += needed
         try:
             yield way

@@ -122,7 +122,7 @@ class FakeLoader:
         return False
 
     def admit_to_gpus(
-        self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool, nested: bool
+        self, plan: LoadPlan, files: int, *, joins: bool, replaces: bool, awaited: asyncio.Event
     ) -> AbstractAsyncContextManager[Way]:
         return nullcontext(Way.BESIDE)
 

@@ -213,6 +213,58 @@ def test_a_nested_load_does_not_wait_for_the_memory_of_the_load_that_asked_for_i
     play(tmp_path, scenario, memory=Bounded(1))
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_load_that_a_loading_model_asks_for_does_not_wait_for_a_slot_with_another_load(
+    tmp_path: Path, at_once: int
+) -> None:
+    async def scenario(house: House) -> None:
+        callers, asked = [f"p{number}" for number in range(at_once)], asyncio.Event()
+
+        async def call() -> None:
+            await asked.wait()
+            await house.registry.load("x", nested=True)
+
+        for name in ("x", *callers):
+            house.put(name, 1)
+        for name in callers:
+            house.loader.waits[name] = call
+        loads = [asyncio.create_task(house.registry.load(name)) for name in callers]
+        await until(lambda: house.registry.load_history.loading() == callers)
+        loads += [asyncio.create_task(house.registry.load("x")) for _ in range(2)]
+        await asyncio.sleep(0.02)
+        assert house.loader.opened == []
+        asked.set()
+        await asyncio.gather(*loads)
+        first, *others = [served.name for served in house.loader.opened]
+        assert (first, sorted(others)) == ("x", callers)
+        assert not house.registry._swapper.slots.is_full()
+
+    play(tmp_path, scenario, at_once=at_once)
+
+
+def test_a_load_that_a_loading_model_asks_for_does_not_wait_for_memory_with_another_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario(house: House) -> None:
+        for name in ("a", "m"):
+            house.put(name, 1)
+
+        async def call() -> None:
+            loads.append(asyncio.create_task(house.registry.load("m")))
+            await until(lambda: "model m waits for memory" in caplog.text)
+            await house.registry.load("m", nested=True)
+
+        house.loader.waits["a"] = call
+        loads = [asyncio.create_task(house.registry.load("a"))]
+        await asyncio.wait(loads)
+        errors = await asyncio.gather(*loads, return_exceptions=True)
+        assert all("'m' does not fit into memory" in str(error) for error in errors)
+
+    play(tmp_path, scenario, memory=Bounded(1))
+
+
 def test_loads_of_ensembles_that_share_members_do_not_wait_for_each_other(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         for name in "abc":

@@ -49,7 +49,7 @@ async def load(memory: DeviceMemory, board: Board, mib: int, name: str = "m", gp
 
 
 async def way(memory: DeviceMemory, files: int, gpu: Gpu = CARD, *, joins: bool = False, replaces: bool = False) -> Way:
-    async with memory.admit("m", [gpu], files * MIB, joins=joins, replaces=replaces) as found:
+    async with memory.admit("m", [gpu], files * MIB, joins=joins, replaces=replaces, awaited=asyncio.Event()) as found:
         return found
 
 
@@ -93,13 +93,15 @@ async def test_load_waits_for_memory_that_is_promised_to_another() -> None:
         assert await way(memory, 500) is Way.BESIDE
         second.set()
 
-    async with memory.admit("first", [CARD], 500 * MIB, joins=False, replaces=False):
+    async with memory.admit("first", [CARD], 500 * MIB, joins=False, replaces=False, awaited=asyncio.Event()):
         task = asyncio.create_task(later())
         await asyncio.sleep(0.02)
         assert not second.is_set()
         assert await way(memory, 500, SECOND) is Way.BESIDE, "another GPU has room"
+        nested = asyncio.Event()
+        nested.set()
         with pytest.raises(Unavailable, match="756 MiB are promised to loads under way"):
-            async with memory.admit("m", [CARD], 500 * MIB, joins=False, replaces=False, nested=True):
+            async with memory.admit("m", [CARD], 500 * MIB, joins=False, replaces=False, awaited=nested):
                 pass
     await task
 
@@ -107,7 +109,7 @@ async def test_load_waits_for_memory_that_is_promised_to_another() -> None:
 def test_load_that_waits_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         memory = memory_of(Board())
-        async with memory.admit("first", [CARD], 500 * MIB, joins=False, replaces=False):
+        async with memory.admit("first", [CARD], 500 * MIB, joins=False, replaces=False, awaited=asyncio.Event()):
             task = asyncio.create_task(way(memory, 500))
             for _ in range(2):
                 await asyncio.sleep(0.02)

@@ -54,7 +54,7 @@ class Bounded(Memory):
 
 
 async def admitted(memory: Memory, name: str, log: list[str], until: asyncio.Event) -> None:
-    async with memory.admit(name, 0, 0, joins=False) as way:
+    async with memory.admit(name, 0, 0, joins=False, awaited=asyncio.Event()) as way:
         assert way is Way.BESIDE
         log.append(name)
         await until.wait()
@@ -86,12 +86,13 @@ async def test_a_load_that_waited_is_refused_when_the_others_took_what_they_were
 
 @played
 async def test_a_nested_load_is_refused_when_it_would_wait_for_the_load_that_waits_for_it() -> None:
-    memory = Bounded(1)
-    async with memory.admit("outer", 0, 0, joins=False):
+    memory, nested = Bounded(1), asyncio.Event()
+    nested.set()
+    async with memory.admit("outer", 0, 0, joins=False, awaited=asyncio.Event()):
         with pytest.raises(Unavailable, match=r"'inner' does not fit into memory: .*40 MiB are promised to loads"):
-            async with memory.admit("inner", 0, 0, joins=False, nested=True):
+            async with memory.admit("inner", 0, 0, joins=False, awaited=nested):
                 pass
-        async with memory.admit("inner", 0, WORKER_BYTES, joins=False, nested=True) as way:
+        async with memory.admit("inner", 0, WORKER_BYTES, joins=False, awaited=nested) as way:
             assert way is Way.INSTEAD
         assert memory.promised == WORKER_BYTES
 
