@@ -163,8 +163,9 @@ class Poller:
         self._wake = asyncio.Event()
         self._requested = False
         self._scanning = asyncio.Lock()
-        #: loads, and their models. Each may take as long as a model that hangs, and must not delay others
-        self._loads: dict[asyncio.Task[None], list[str]] = {}
+        #: loads, and their models: whether the files of each have changed. A load may take as long as a model that
+        #: hangs, and must not delay others
+        self._loads: dict[asyncio.Task[None], dict[str, bool]] = {}
         self._trouble = ""
         #: the last scan failed unexpectedly, which was logged
         self._failure = ""
@@ -213,10 +214,11 @@ class Poller:
             changes = self._watch.take(models, wanted, unreadable)
             self._stop_outdated(changes)
         load = [name for name in wanted if name in models]
-        await self._load(self._with_rebound(load), asked=load, unload_first=unload_first)
+        await self._start_load(self._with_rebound(load), changes.load, asked=load, unload_first=unload_first)
         return wanted, changes
 
     async def _reload_changed(self) -> tuple[list[str], Changes]:
+        """Load and unload what has changed, and wait for earlier changes that are being loaded."""
         load: list[str] = []
         unload: list[str] = []
         unread: set[str] = set()
@@ -225,8 +227,14 @@ class Poller:
                 models, unreadable = await self._scanned()
                 changes = self._watch.compare(models, time.monotonic(), SETTLE_ON_REQUEST, unreadable)
                 self._stop_outdated(changes)
-            tried = [*changes.load, *changes.unread]
-            await self._load(self._with_rebound(tried), asked=changes.changed, unread=changes.unread)
+            earlier = dict(self._loads)
+            tried = self._with_rebound([*changes.load, *changes.unread])
+            await self._start_load(tried, changes.load, asked=changes.changed, unread=changes.unread)
+            if earlier:
+                await asyncio.wait(earlier)
+            for loaded in earlier.values():
+                load += [name for name, changed in loaded.items() if changed]
+                unread |= loaded.keys()
             load += changes.load
             unload += changes.unload
             unread |= set(changes.unread)
@@ -325,10 +333,7 @@ class Poller:
         loading = {name for names in self._loads.values() for name in names}
         unread = [name for name in changes.unread if name not in loading]
         if load := self._with_rebound([*changes.load, *unread], loading):
-            loads = self._load(load, changes.changed, unread)
-            task = asyncio.get_running_loop().create_task(loads, name="load changed models")
-            self._loads[task] = load
-            task.add_done_callback(self._on_loaded)
+            self._start_load(load, changes.load, changes.changed, unread)
         if changes.again is None and not self._unloading.keys().isdisjoint(models):
             return time.monotonic() + _SCAN_AGAIN
         return changes.again
@@ -350,6 +355,25 @@ class Poller:
         """Return models that have changed, and the ensembles whose steps refer to others because of that, unless those
         are `loading`."""
         return list(dict.fromkeys([*changed, *(one for one in self._registry.find_rebound() if one not in loading)]))
+
+    def _start_load(
+        self,
+        names: Collection[str],
+        changed: Collection[str],
+        asked: Collection[str],
+        unread: Collection[str] = (),
+        unload_first: bool = False,
+    ) -> asyncio.Task[None]:
+        """Start `_load`. Scans and reloads that follow know what is being loaded.
+
+        Args:
+            changed: those of `names` whose files have changed.
+        """
+        loading = self._load(names, asked, unread, unload_first)
+        task = asyncio.get_running_loop().create_task(loading, name="load changed models")
+        self._loads[task] = {name: name in changed for name in names}
+        task.add_done_callback(self._on_loaded)
+        return task
 
     async def _load(
         self, names: Collection[str], asked: Collection[str], unread: Collection[str] = (), unload_first: bool = False

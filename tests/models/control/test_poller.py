@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from edge_serve.errors import UnreadableEntry
-from edge_serve.models.control.poller import Changes, Poller, Watch, came_at_once
+from edge_serve.models.control.poller import Changes, ModelReload, Poller, Watch, came_at_once
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.repository.repository import Repository, Snapshot, snapshot
@@ -455,6 +455,28 @@ async def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path)
     registry.loaded.set()
     await asyncio.wait_for(settled.wait(), 10)
     running.cancel()
+
+
+@pytest.mark.parametrize("beside", ["poll", "reload", "reload of the model"])
+@played
+async def test_a_reload_waits_for_changes_that_are_being_loaded(tmp_path: Path, beside: str) -> None:
+    registry = FakeRegistry()
+    root = tmp_path / "models"
+    root.mkdir()
+    subject = poller(registry, root)
+    await subject.scan_first()
+    renamed_in(root, model(tmp_path / "staged", "a", 1), root / "a")
+    registry.loaded.clear()
+    names = ["a"] if beside == "reload of the model" else []
+    first = asyncio.create_task(subject.run() if beside == "poll" else subject.reload(names))
+    assert await registry.next() == ("load", "a")
+    reload = asyncio.create_task(subject.reload([]))
+    await asyncio.wait([reload], timeout=0.05)
+    assert not reload.done()
+    registry.loaded.set()
+    assert await reload == [ModelReload("a", ("1",), changed=True)]
+    assert registry.calls == [("load", "a")]
+    first.cancel()
 
 
 @played
