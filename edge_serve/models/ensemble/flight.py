@@ -53,6 +53,7 @@ class Ensemble:
     Attributes:
         landed: called after the last answer to each request, once it is counted; set by the runner.
         decoupled: the steps whose models are decoupled; none if the ensemble itself is not.
+        marked_by: the step whose outputs name the sequence of each step's requests; None = the client names it.
         wanted: the outputs that each step requests.
         members: the member of each step, from its first call on.
         outputs: (name, shape as the members have it, the step that writes it; None = the client), in Triton's order.
@@ -78,6 +79,10 @@ class Ensemble:
         self.decoupled = frozenset(
             i for i, step in enumerate(steps) if lookup(step.model, step.version).signature.decoupled
         )
+        self.marked_by = [
+            next((plan.writers[tensor] for tensor in step.inputs.values() if tensor in plan.writers), None)
+            for step in plan.steps
+        ]
         self.wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
         self.members: list[Member | None] = [None] * len(plan.steps)
         self.outputs = [
@@ -205,12 +210,12 @@ class Flight:
         step = ensemble.plan.steps[index]
         lent: Leases | None = None
         try:
-            served = ensemble.lookup(step.model, step.version, top.correlation_id, top.flags)
-            member = ensemble.member(index, served)
             sources: dict[int | None, StepOutputs] = {None: self._given}
             for source in self._run.route.sources[index]:
                 sources[source] = self._outputs[source, iteration]
-            mark = sources[member.marked_by].mark
+            mark = sources[ensemble.marked_by[index]].mark
+            served = ensemble.lookup(step.model, step.version, *mark)
+            member = ensemble.member(index, served)
             request = InferRequest(
                 step.model, served.version, top.id, [], ensemble.wanted[index], top.parameters, mark[0], mark[1],
                 top.priority, top.timeout_us, top.deadline_ns, compute=self._compute,

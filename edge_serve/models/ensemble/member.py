@@ -50,16 +50,14 @@ class Member:
 
     Attributes:
         inputs: (name, ensemble tensor, its writer; None = the client), in the order of the configuration.
-        marked_by: the step whose outputs name the sequence of the request; None = the client.
     """
 
-    __slots__ = ("_known", "_lookalikes", "batching", "inputs", "marked_by", "signature")
+    __slots__ = ("_known", "_lookalikes", "batching", "inputs", "signature")
 
     def __init__(self, step: EnsembleStep, signature: Signature, writers: Mapping[str, int]) -> None:
         self.signature = signature
         self.batching = signature.max_batch_size > 0
         self.inputs = [(name, outer, writers.get(outer)) for name, outer in step.inputs.items()]
-        self.marked_by = next((writer for _, _, writer in self.inputs if writer is not None), None)
         #: shapes, types and sizes of the inputs -> their shapes for this model, and the batch size of the request
         self._known: Memo[tuple[object, ...], tuple[list[Shape], int]] = Memo(_REMEMBERED)
         #: validation depends on shapes alone: the inputs are numbers, and there is no correlation ID to check

@@ -142,6 +142,7 @@ class Scene:
         self.statistics = new_statistics()
         self.clock = Ticks()
         self.answers: list[InferResponse] = []
+        self.looked_up: list[tuple[str, int | str, int]] = []
         self.runner = EnsembleRunner(
             Ensemble(ensemble_plan(self.config), self.signature, self.statistics, self.lookup, self.clock)
         )
@@ -149,6 +150,7 @@ class Scene:
     def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
         if name not in self.models:
             raise NotFound(f"no {name}")
+        self.looked_up.append((name, correlation_id, flags))
         return cast(Served, self.models[name])
 
     def send(self, *inputs: InferTensor, wanted: Sequence[str] = (), **fields: object) -> Job:
@@ -516,6 +518,7 @@ def test_a_member_may_choose_the_sequence_that_continues() -> None:
     scene.job("p").answer(int32("C", 1), parameters={"sequence_id": 8, "sequence_end": True, "other": 1.5})
     asked = scene.job("q").request
     assert (asked.correlation_id, asked.flags) == (8, SEQUENCE_END)
+    assert scene.looked_up == [("p", 5, SEQUENCE_START), ("q", 8, SEQUENCE_END)], "a swapped version may have it open"
 
     scene.job("q").answer(int32("C", 1), parameters={"other": 1.5})
     assert scene.answer.parameters == {"sequence_id": 8, "sequence_start": False, "sequence_end": True}
