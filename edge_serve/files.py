@@ -40,6 +40,13 @@ def read_small(path: str | os.PathLike[str]) -> bytes:
     return bytes(data)
 
 
+def find_within(directory: Path, name: str) -> Path | None:
+    """Return the path of `name` in a directory; None if it leads out of it. A link there may lead anywhere: its author
+    could write to the directory."""
+    path = Path(os.path.normpath(directory / name))
+    return path if path.is_relative_to(os.path.normpath(directory)) else None
+
+
 def path_of(error: OSError) -> str:
     """Return the path that an error is about: of a copy, a link, or a rename the new one; "" = the error names none."""
     return os.fsdecode(error.filename2 or error.filename or "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.files import LONGEST, lock_shared, path_of, read_small, write_durably
+from edge_serve.files import LONGEST, find_within, lock_shared, path_of, read_small, write_durably
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:
@@ -70,3 +70,9 @@ def test_an_entry_that_is_being_removed_cannot_be_locked(tmp_path: Path) -> None
     os.close(second)
     with pytest.raises(FileNotFoundError):
         lock_shared(tmp_path / "gone")
+
+
+def test_a_name_is_found_in_its_directory_alone(tmp_path: Path) -> None:
+    assert find_within(tmp_path, "a/../b") == tmp_path / "b"
+    assert find_within(tmp_path, ".") == tmp_path
+    assert {find_within(tmp_path, name) for name in ("..", "a/../../b", "/", f"{tmp_path}x")} == {None}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from edge_serve.aio.offload import offload
 from edge_serve.config.model.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.config.stages import read_file
 from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
+from edge_serve.files import find_within
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.messages.signature import Signature
@@ -223,9 +223,8 @@ def random_data(datatype: DataType, shape: tuple[int, ...], seed: str) -> bytes:
 
 
 def _path(model_directory: Path, name: str) -> Path:
-    path = model_directory / "warmup" / name.lstrip("/")  # Triton joins them as text
-    # a link may lead anywhere: its author could write to the directory
-    if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(model_directory)):
+    path = find_within(model_directory, f"warmup/{name.lstrip('/')}")  # Triton joins them as text
+    if path is None:
         raise InvalidArgument(f"warmup data file '{name}' is outside the directory of the model")
     return path
 

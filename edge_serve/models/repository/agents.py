@@ -2,6 +2,7 @@
 
 `checksum` compares files with the digests in the configuration. Parameters and texts are those of Triton's agent
 (triton-inference-server/checksum_repository_agent src/checksum.cc): `MD5:<path in the model directory>` -> hexadecimal.
+Unlike there, a path that leads out of that directory is refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.files import find_within
 
 _PIECE = 1 << 20
 
@@ -36,11 +38,15 @@ def _compare(directory: Path, key: str, expected: str) -> None:
         raise InvalidArgument(f"failed to parse key: {key}")
     if algorithm.lower() != "md5":
         raise Unsupported(f"Unsupported checksum algorithm: {algorithm}")
+    place = find_within(directory, path)
+    if place is None:  # the configuration may come from a client, and the error, with the digest, goes to it
+        text = "it is outside the directory of the model: put it there"
+        raise InvalidArgument(f"failed to open text file for read {path}: {text}")
     digest = hashlib.md5(usedforsecurity=False)
     try:
-        if (directory / path).exists() and not (directory / path).is_file():  # opening a pipe waits for its writer
+        if place.exists() and not place.is_file():  # opening a pipe waits for its writer
             raise InvalidArgument(f"failed to open text file for read {path}: not a file")
-        with open(directory / path, "rb") as file:
+        with open(place, "rb") as file:
             while piece := file.read(_PIECE):
                 digest.update(piece)
     except OSError as error:

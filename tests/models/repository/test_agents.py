@@ -52,6 +52,24 @@ def test_other_errors_have_tritons_text(directory: Path, key: str, text: str) ->
     assert refused.value.message == text
 
 
+@pytest.mark.parametrize("path", ["{outside}", "../{name}/secret", "1/../../{name}/secret", "..", "/"])
+def test_a_file_outside_the_model_is_not_read(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+    """A client that may load models learned its digest, or that there is none, by a configuration of its own."""
+    directory, other = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("other")
+    (other / "secret").write_text("weights\n")
+    named = path.format(outside=other / "secret", name=other.name)
+    text = f"failed to open text file for read {named}: it is outside the directory of the model: put it there"
+    for expected in (WEIGHTS, "0"):
+        with pytest.raises(InvalidArgument) as refused:
+            run_agents(config(f"MD5:{named}", expected), directory)
+        assert refused.value.message == text
+
+
+def test_a_link_in_the_model_is_followed(directory: Path) -> None:
+    (directory / "link").symlink_to(directory / "1" / "weights")
+    run_agents(config("MD5:1/../link", WEIGHTS), directory)
+
+
 def test_other_sums_are_not_known(directory: Path) -> None:
     with pytest.raises(Unsupported, match=r"^Unsupported checksum algorithm: SHA256$"):
         run_agents(config("SHA256:1/weights", "0"), directory)
