@@ -1,8 +1,9 @@
 """Builds one engine: `python -m edge_serve.engines.child PARENT`, with the request on standard input.
 
 A process of its own, because TensorRT may crash, hang, or exhaust the memory while it builds. It runs at a low
-priority, the kernel kills it first when memory runs out, and it ends with its parent. Standard output has one JSON
-document a line: progress, at last `done` or `error`. It imports the standard library and TensorRT only.
+priority where that is permitted, the kernel kills it first when memory runs out, and it ends with its parent.
+Standard output has one JSON document a line: progress, at last `done` or `error`. It imports the standard library
+and TensorRT only.
 """
 
 from __future__ import annotations
@@ -163,8 +164,9 @@ def _disk_errors(subject: str, advice: str) -> Any:
 
 
 def _prepare(parent: int) -> None:
-    """Yield to other processes, and die with the parent."""
-    os.nice(_NICE)
+    """Yield to other processes as far as the system lets it, and die with the parent."""
+    with contextlib.suppress(OSError):  # our units forbid setpriority(2); those of edge-ota have Nice=
+        os.nice(_NICE)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     with contextlib.suppress(AttributeError):  # another C library
