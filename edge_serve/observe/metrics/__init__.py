@@ -8,6 +8,7 @@ nothing for a metric beyond its counters (models/run/statistics.py). Start readi
     exposition  Prometheus' text format 0.0.4, and the samples of histograms and summaries
     gpu         gauges of NVIDIA GPUs
     machine     CPU, memory and temperatures of the machine
+    nvml        the calls of NVIDIA's management library, whose values may be unknown
     options     `--metrics-config`
     page        the answer to GET /metrics
     readers     read a family's series out of one scrape

@@ -18,6 +18,7 @@ from typing import Any
 from edge_serve.aio.offload import offload
 from edge_serve.devices.device import Gpu
 from edge_serve.observe.metrics.machine import read_memory, read_text, thermal_zones
+from edge_serve.observe.metrics.nvml import Nvml
 from edge_serve.records import frozen
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class GpuReading:
     """One GPU; powers in watts, energy in joules since the server started, temperature in degrees Celsius.
 
     Attributes:
-        throttling: the reasons for which its clocks are lowered now (`THROTTLE_REASONS`).
+        throttling: the reasons for which its clocks are lowered now (`nvml.THROTTLE_REASONS`).
         processes: pid -> bytes of its memory, as far as the driver reports them.
         problem: why the driver does not answer for it any more, and what to do; "" = it answers.
     """
@@ -48,23 +49,6 @@ class GpuReading:
     processes: Mapping[int, int] = field(default_factory=dict)
     problem: str = ""
 
-
-#: nvmlClocksEventReason... (nvml.h): bit -> reason. Left out are bits of a clock that is as low as it was set, or idle
-_THROTTLE_BITS = {
-    0x04: "sw_power_cap",
-    0x08: "hw_slowdown",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "hw_power_brake",
-}
-THROTTLE_REASONS = tuple(_THROTTLE_BITS.values())
-
-#: nvmlReturn_t (nvml.h) -> what has happened to the device, and what to do
-_PROBLEMS = {
-    9: "the driver is not loaded: modprobe nvidia, and restart the service",
-    15: "the GPU is lost: see dmesg | grep -i nvrm, and restart the machine",
-    18: "the driver was replaced while it ran: restart the machine",
-}
 
 #: returns one reading of each GPU
 ReadGpus = Callable[[], list[GpuReading]]
@@ -85,7 +69,7 @@ def find_gpus(root: Path = Path("/")) -> ReadGpus:
         ctypes.CDLL("libnvidia-ml.so.1")
         import pynvml
 
-        nvml = Nvml(pynvml)
+        nvml = NvmlGpus(Nvml(pynvml))
     except Exception:  # no package, no driver, or a broken one: a server without GPU gauges is still a server
         return no_gpus
     if not (root / _THOR).exists():
@@ -130,79 +114,38 @@ def _completed(reading: GpuReading, other: GpuReading) -> GpuReading:
     return replace(reading, **{name: getattr(other, name) for name in unknown})
 
 
-class Nvml:
-    """NVIDIA's management library.
+class NvmlGpus:
+    """The GPUs that NVML finds.
 
     Args:
-        nvml: the module `pynvml`, handed in so that tests can stand in for it.
-
-    Raises:
-        pynvml.NVMLError: no driver.
+        nvml: NVML, loaded.
     """
 
-    def __init__(self, nvml: Any) -> None:
+    def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._problem = ""
-        nvml.nvmlInit()
-        self._devices = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = self._query(nvml.nvmlDeviceGetHandleByIndex, index)
-            uuid = None if handle is None else self._query(nvml.nvmlDeviceGetUUID, handle)
-            if uuid is not None:  # one that is lost has no name to be shown by, and the others are still there
-                self._devices.append((handle, _text(uuid), self._millijoules(handle)))
+        self._devices = [(device, uuid, nvml.millijoules(device)) for device, uuid in nvml.devices()]
 
     def read(self) -> list[GpuReading]:
         return [self._read_one(*device) for device in self._devices]
 
-    def _read_one(self, handle: Any, uuid: str, millijoules_at_start: int | None) -> GpuReading:
-        nvml, query = self._nvml, self._query
-        self._problem = ""
-        memory = query(nvml.nvmlDeviceGetMemoryInfo, handle)
-        load = query(nvml.nvmlDeviceGetUtilizationRates, handle)
-        usage = query(nvml.nvmlDeviceGetPowerUsage, handle)
-        limit = query(nvml.nvmlDeviceGetPowerManagementLimit, handle)
-        energy = self._millijoules(handle)
-        temperature = query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+    def _read_one(self, device: Any, uuid: str, millijoules_at_start: int | None) -> GpuReading:
+        nvml = self._nvml
+        nvml.take_problem()  # of another device
+        total, used = nvml.memory(device) or (None, None)
+        energy = nvml.millijoules(device)
         return GpuReading(
             uuid,
-            utilization=None if load is None else load.gpu / 100,
-            memory_total=None if memory is None else int(memory.total),
-            memory_used=None if memory is None else int(memory.used),
-            power_usage=None if usage is None else usage / 1000,
-            power_limit=None if limit is None else limit / 1000,
+            utilization=nvml.utilization(device),
+            memory_total=total,
+            memory_used=used,
+            power_usage=nvml.power_usage(device),
+            power_limit=nvml.power_limit(device),
             energy=None if energy is None or millijoules_at_start is None else (energy - millijoules_at_start) / 1000,
-            temperature=None if temperature is None else float(temperature),
-            throttling=self._throttling(handle),
-            processes=self._processes(handle),
-            problem=self._problem,
+            temperature=nvml.temperature(device),
+            throttling=nvml.throttling(device),
+            processes=nvml.processes(device) or {},
+            problem=nvml.take_problem(),
         )
-
-    def _throttling(self, handle: Any) -> tuple[str, ...] | None:
-        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            bits = self._query(getattr(self._nvml, name, self._ignore), handle)
-            if bits is not None:
-                return tuple(reason for bit, reason in _THROTTLE_BITS.items() if int(bits) & bit)
-        return None
-
-    def _processes(self, handle: Any) -> dict[int, int]:
-        """Return the memory of each process. In a container a driver may number processes as the host does."""
-        found = self._query(getattr(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._ignore), handle)
-        return {int(one.pid): int(one.usedGpuMemory) for one in found or () if one.usedGpuMemory is not None}
-
-    def _millijoules(self, handle: Any) -> int | None:
-        value = self._query(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-        return None if value is None else int(value)
-
-    def _query(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return call(*arguments)
-        except self._nvml.NVMLError as error:  # NOT_SUPPORTED on this board: the gauge is left out
-            self._problem = self._problem or _PROBLEMS.get(getattr(error, "value", 0), "")
-            return None
-
-    @staticmethod
-    def _ignore(handle: Any) -> None:
-        """Stand in for a function that this version of the package lacks."""
 
 
 #: GPU load in per mille, newest location first (GPU of Orin and Xavier)
@@ -259,7 +202,3 @@ def _read_int(path: Path) -> int | None:
         return int(read_text(path))
     except ValueError:
         return None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -14,8 +14,9 @@ from edge_serve.observe.metrics.exposition import (
     recent_microseconds,
     summary_samples,
 )
-from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading
+from edge_serve.observe.metrics.gpu import GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
+from edge_serve.observe.metrics.nvml import THROTTLE_REASONS
 from edge_serve.observe.metrics.options import MetricsOptions
 from edge_serve.observe.metrics.source import CacheSeries, HttpSeries, ModelSeries, Readiness, RunningBuild
 from edge_serve.observe.metrics.updates import Updates

@@ -21,7 +21,7 @@ from edge_serve.observe.metrics import gpu
 from edge_serve.observe.metrics.gpu import (
     FIND_SECONDS,
     GpuReading,
-    Nvml,
+    NvmlGpus,
     ReadGpus,
     Tegra,
     find_gpus,
@@ -29,6 +29,7 @@ from edge_serve.observe.metrics.gpu import (
     no_gpus,
     seen_by_cuda,
 )
+from edge_serve.observe.metrics.nvml import Nvml
 from tests.stand_ins import pynvml
 
 #: a desktop card; one of an older driver, without energy, reasons and processes; Thor, whose memory is the machine's
@@ -59,7 +60,7 @@ def write(path: Path, text: str) -> None:
 
 def test_desktop_card_is_read_with_its_energy_since_the_start(boards: Path) -> None:
     describe(boards, DESKTOP)
-    gpus = Nvml(pynvml)
+    gpus = NvmlGpus(Nvml(pynvml))
     describe(boards, {**DESKTOP, "millijoules": 7_500})
 
     assert gpus.read() == [
@@ -72,7 +73,7 @@ def test_desktop_card_is_read_with_its_energy_since_the_start(boards: Path) -> N
 def test_value_that_a_board_does_not_report_is_unknown(boards: Path) -> None:
     describe(boards, OLD, DESKTOP)
 
-    old, other = Nvml(pynvml).read()
+    old, other = NvmlGpus(Nvml(pynvml)).read()
 
     assert old == GpuReading("GPU-0ld", utilization=0.03, memory_total=80, memory_used=8)
     assert old.throttling is None
@@ -84,7 +85,7 @@ def test_package_without_the_newer_calls_is_read_too(boards: Path, monkeypatch: 
     monkeypatch.delattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons")
     monkeypatch.delattr(pynvml, "nvmlDeviceGetComputeRunningProcesses")
 
-    (gpu,) = Nvml(pynvml).read()
+    (gpu,) = NvmlGpus(Nvml(pynvml)).read()
 
     assert (gpu.throttling, gpu.processes, gpu.temperature) == (None, {}, 71.0)
 
@@ -94,7 +95,7 @@ def test_package_without_the_newer_calls_is_read_too(boards: Path, monkeypatch: 
 )
 def test_vanished_device_is_reported_with_advice_and_without_values(boards: Path, code: int, text: str) -> None:
     describe(boards, DESKTOP)
-    gpus = Nvml(pynvml)
+    gpus = NvmlGpus(Nvml(pynvml))
     describe(boards, {**DESKTOP, "error": code})
 
     (gpu,) = gpus.read()
@@ -110,7 +111,7 @@ def test_vanished_device_is_reported_with_advice_and_without_values(boards: Path
 def test_card_that_is_lost_at_the_start_hides_no_other(boards: Path, call: str) -> None:
     describe(boards, {**OLD, "lost": {call: 15}}, DESKTOP)
 
-    assert [gpu.uuid for gpu in Nvml(pynvml).read()] == ["GPU-8ec7"]
+    assert [gpu.uuid for gpu in NvmlGpus(Nvml(pynvml)).read()] == ["GPU-8ec7"]
 
 
 def test_without_the_library_of_a_driver_pynvml_is_not_imported(

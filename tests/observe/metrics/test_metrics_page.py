@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.run.statistics import RECENT_REQUESTS, new_statistics, record_cache_hit, record_success
 from edge_serve.observe.metrics import page as page_module
-from edge_serve.observe.metrics.gpu import THROTTLE_REASONS, GpuReading, no_gpus
+from edge_serve.observe.metrics.gpu import GpuReading, no_gpus
+from edge_serve.observe.metrics.nvml import THROTTLE_REASONS
 from edge_serve.observe.metrics.options import MetricsOptions, parse_options
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, CustomSample, ModelSeries, Readiness
