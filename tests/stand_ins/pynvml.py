@@ -64,9 +64,9 @@ def nvmlDeviceGetUUID(handle: int) -> str:
     return uuid
 
 
-def nvmlDeviceGetMemoryInfo(handle: int) -> Any:
+def nvmlDeviceGetMemoryInfo(handle: int, version: int | None = None) -> Any:
     total, used = _value(handle, "memory")
-    return SimpleNamespace(total=total, used=used, free=total - used)
+    return SimpleNamespace(total=total, used=used, free=total - used, reserved=0)
 
 
 def nvmlDeviceGetUtilizationRates(handle: int) -> Any:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
+from typing import NamedTuple
 
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import wait_first
@@ -41,6 +42,14 @@ class _Measurement:
 
     gpus: frozenset[str]
     disturbed: set[str] = field(default_factory=set)
+
+
+class _Bytes(NamedTuple):
+    """The memory of a GPU."""
+
+    total: int
+    used: int
+    free: int
 
 
 class DeviceMemory:
@@ -105,12 +114,12 @@ class DeviceMemory:
         for gpu in gpus:
             if gpu.uuid not in memory:
                 continue
-            total, used = memory[gpu.uuid]
+            free = memory[gpu.uuid].free
             measured, estimated = self._measured.get((name, gpu.uuid), 0), files + (0 if joins else CONTEXT_BYTES)
             figures = MemoryFigures(
                 needed=measured or estimated,
                 measured=bool(measured),
-                available=max(0, total - used - (self._machine.promised if gpu.integrated else 0)),
+                available=max(0, free - (self._machine.promised if gpu.integrated else 0)),
                 promised=self._promised[gpu.uuid],
                 reserve=0,
                 replaced=measured if replaces else 0,
@@ -137,7 +146,7 @@ class DeviceMemory:
         finally:
             self._measuring.remove(mine)
         for uuid in (before.keys() & after.keys()) - mine.disturbed:
-            nbytes = after[uuid][1] - before[uuid][1]
+            nbytes = after[uuid].used - before[uuid].used
             if nbytes > 0:
                 taken[uuid] = self._measured[name, uuid] = nbytes
 
@@ -161,8 +170,7 @@ class DeviceMemory:
                 text = "--model-load-gpu-limit=%d has no effect: the memory of the GPU cannot be read; "
                 log.warning(text + "pip install 'edge-serve[nvml]'", gpu.id)
                 continue
-            total, used = memory[gpu.uuid]
-            if used > int(total * self._limits[gpu.id]):
+            if memory[gpu.uuid].used > int(memory[gpu.uuid].total * self._limits[gpu.id]):
                 raise Unavailable(
                     f"can not create model '{name}': memory limit set for GPU {gpu.id} has exceeded, model loading is "
                     "rejected."
@@ -173,8 +181,8 @@ class DeviceMemory:
             self._read = self._find()
         return self._read()
 
-    async def _figures(self, gpus: Sequence[Gpu]) -> dict[str, tuple[int, int]]:
-        """Return (total, used) bytes by UUID, of the GPUs that report them in time."""
+    async def _figures(self, gpus: Sequence[Gpu]) -> dict[str, _Bytes]:
+        """Return the memory by UUID, of the GPUs that report it in time."""
         found = {}
         if any(not gpu.integrated for gpu in gpus):
             try:
@@ -182,8 +190,8 @@ class DeviceMemory:
             except asyncio.TimeoutError:
                 readings = []
             for one in readings:
-                if one.memory_total is not None and one.memory_used is not None:
-                    found[one.uuid] = one.memory_total, one.memory_used
+                if one.memory_total is not None and one.memory_used is not None and one.memory_free is not None:
+                    found[one.uuid] = _Bytes(one.memory_total, one.memory_used, one.memory_free)
         total, available = self._machine.read()
-        shared = {gpu.uuid: (total, total - available) for gpu in gpus if gpu.integrated and total}
+        shared = {gpu.uuid: _Bytes(total, total - available, available) for gpu in gpus if gpu.integrated and total}
         return {gpu.uuid: found[gpu.uuid] for gpu in gpus if gpu.uuid in found} | shared

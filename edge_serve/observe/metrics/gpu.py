@@ -32,6 +32,7 @@ class GpuReading:
     """One GPU; powers in watts, energy in joules since the server started, temperature in degrees Celsius.
 
     Attributes:
+        memory_used, memory_free: bytes; on a card the driver reserves others (`memory_total`).
         throttling: the reasons for which its clocks are lowered now (`nvml.THROTTLE_REASONS`).
         processes: pid -> bytes of its memory, as far as the driver reports them.
         problem: why the driver does not answer for it any more, and what to do; "" = it answers.
@@ -41,6 +42,7 @@ class GpuReading:
     utilization: float | None = None
     memory_total: int | None = None
     memory_used: int | None = None
+    memory_free: int | None = None
     power_usage: float | None = None
     power_limit: float | None = None
     energy: float | None = None
@@ -131,13 +133,14 @@ class NvmlGpus:
     def _read_one(self, device: Any, uuid: str, millijoules_at_start: int | None) -> GpuReading:
         nvml = self._nvml
         nvml.take_problem()  # of another device
-        total, used = nvml.memory(device) or (None, None)
+        total, used, free = nvml.memory(device) or (None, None, None)
         energy = nvml.millijoules(device)
         return GpuReading(
             uuid,
             utilization=nvml.utilization(device),
             memory_total=total,
             memory_used=used,
+            memory_free=free,
             power_usage=nvml.power_usage(device),
             power_limit=nvml.power_limit(device),
             energy=None if energy is None or millijoules_at_start is None else (energy - millijoules_at_start) / 1000,
@@ -180,6 +183,7 @@ class Tegra:
                 utilization=None if per_mille is None else per_mille / 1000,
                 memory_total=total,
                 memory_used=used,
+                memory_free=None if total is None or used is None else total - used,
                 power_usage=self._power(),
                 temperature=next((one.celsius for one in zones if one.name.lower() == "gpu-thermal"), None),
             )

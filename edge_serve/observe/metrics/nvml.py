@@ -29,6 +29,8 @@ _PROBLEMS = {
 }
 #: NVML_TEMPERATURE_GPU
 _SENSOR = 0
+#: nvmlMemory_v2
+_MEMORY_V2 = 0x02000028
 
 
 class Nvml:
@@ -55,9 +57,10 @@ class Nvml:
                 found.append((device, uuid))
         return found
 
-    def memory(self, device: Any) -> tuple[int, int] | None:
-        """Return total and used bytes."""
-        return self._ask(_memory, ["nvmlDeviceGetMemoryInfo"], device)
+    def memory(self, device: Any) -> tuple[int, int, int] | None:
+        """Return total, used, and free bytes. Those that the driver reserves are neither; before R510 they are used."""
+        names = ["nvmlDeviceGetMemoryInfo"]
+        return self._ask(_memory, names, device, _MEMORY_V2) or self._ask(_memory, names, device)
 
     def utilization(self, device: Any) -> float | None:
         """Return the share of time in which the device computed, 0 to 1."""
@@ -115,8 +118,10 @@ def _thousandth(value: int) -> float:
     return value / 1000
 
 
-def _memory(info: Any) -> tuple[int, int]:
-    return int(info.total), int(info.used)
+def _memory(info: Any) -> tuple[int, int, int]:
+    """Return total, used, and free bytes. `used` is not read: it contains the reserved ones or not, by the driver."""
+    total, free, reserved = int(info.total), int(info.free), int(getattr(info, "reserved", 0))
+    return total, total - free - reserved, free
 
 
 def _reasons(bits: int) -> tuple[str, ...]:

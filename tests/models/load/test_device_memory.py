@@ -28,13 +28,20 @@ JETSON = Gpu(0, "Orin", "GPU-7", (8, 7), 1000 * MIB, integrated=True)
 
 @dataclass
 class Board:
-    """Readings of GPUs with 1000 MiB each."""
+    """Readings of GPUs with 1000 MiB each, of which the driver reserves some."""
 
     used: dict[str, int] = field(default_factory=lambda: {"GPU-0": 0, "GPU-1": 0})
+    reserved: int = 0
 
     def find(self) -> ReadGpus:
         return lambda: [
-            GpuReading(uuid, memory_total=1000 * MIB, memory_used=used * MIB) for uuid, used in self.used.items()
+            GpuReading(
+                uuid,
+                memory_total=1000 * MIB,
+                memory_used=used * MIB,
+                memory_free=(1000 - self.reserved - used) * MIB,
+            )
+            for uuid, used in self.used.items()
         ]
 
 
@@ -65,6 +72,14 @@ def test_model_that_does_not_fit_is_refused_with_both_values() -> None:
         "(parameter EDGE_SERVE_WORKER: shared)"
     )
     assert asyncio.run(way(memory_of(board), 600, joins=True)) is Way.BESIDE, "without a context of its own"
+
+
+def test_memory_that_the_driver_reserves_is_not_available() -> None:
+    board = Board({"GPU-0": 400}, reserved=50)
+
+    with pytest.raises(Unavailable, match=r"it needs 551 MiB .*, 550 MiB are available"):
+        asyncio.run(way(memory_of(board), 551, joins=True))
+    assert asyncio.run(way(memory_of(board), 550, joins=True)) is Way.BESIDE
 
 
 @played

@@ -65,9 +65,10 @@ def test_desktop_card_is_read_with_its_energy_since_the_start(boards: Path) -> N
 
     assert gpus.read() == [
         GpuReading(
-            "GPU-8ec7", 0.42, 8 << 30, 1 << 30, 61.5, 120.0, 2.5, 71.0, ("sw_power_cap", "sw_thermal"), {41: 300 << 20}
+            "GPU-8ec7", 0.42, 8 << 30, 1 << 30, 7 << 30, 61.5, 120.0, 2.5, 71.0, ("sw_power_cap", "sw_thermal"),
+            {41: 300 << 20},
         )
-    ]
+    ]  # fmt: skip
 
 
 def test_value_that_a_board_does_not_report_is_unknown(boards: Path) -> None:
@@ -75,7 +76,7 @@ def test_value_that_a_board_does_not_report_is_unknown(boards: Path) -> None:
 
     old, other = NvmlGpus(Nvml(pynvml)).read()
 
-    assert old == GpuReading("GPU-0ld", utilization=0.03, memory_total=80, memory_used=8)
+    assert old == GpuReading("GPU-0ld", utilization=0.03, memory_total=80, memory_used=8, memory_free=72)
     assert old.throttling is None
     assert other.power_limit == 120.0
 

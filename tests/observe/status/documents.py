@@ -51,7 +51,7 @@ def facts(**changes: Any) -> StatusFacts:
         4,
         (1.5, 1.0, 0.5),
         (Temperature("cpu", 48.5),),
-        (GpuReading("GPU-1", 0.5, 4 << 30, 1 << 30, 12.5, temperature=51.0, processes={20: 300 << 20, 7: 1}),),
+        (GpuReading("GPU-1", 0.5, 4 << 30, 1 << 30, 2 << 30, 12.5, temperature=51.0, processes={20: 300 << 20, 7: 1}),),
         {1: ProcessReading(60 << 20, 40 << 20, 3725.0), 20: ProcessReading(90 << 20, 70 << 20, 60.0)},
         {},
         {"edge-serve": "1.2.3", "python": "3.11.7"},

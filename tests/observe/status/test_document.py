@@ -101,8 +101,9 @@ def test_the_rest_is_there() -> None:
     assert made["device"]["cpu_utilization"] == 0.25
     assert made["device"]["temperatures"] == [{"name": "cpu", "celsius": 48.5}]
     assert made["device"]["gpus"] == [{
-        "uuid": "GPU-1", "utilization": 0.5, "memory_total": 4 << 30, "memory_used": 1 << 30, "power_usage": 12.5,
-        "power_limit": None, "energy": None, "temperature": 51.0, "throttling": None, "problem": "",
+        "uuid": "GPU-1", "utilization": 0.5, "memory_total": 4 << 30, "memory_used": 1 << 30, "memory_free": 2 << 30,
+        "power_usage": 12.5, "power_limit": None, "energy": None, "temperature": 51.0, "throttling": None,
+        "problem": "",
     }]  # fmt: skip
     assert made["events"][0]["text"] == "model det is ready"
     assert made["errors"][0]["count"] == 3

@@ -151,7 +151,7 @@ def test_no_text_of_a_document_can_steer_the_terminal() -> None:
 
     entries = (SystemEntry("12", "trying"),)
     fault = SystemFault("settings-1", "line 3: x", "1970-01-01T00:00:00Z", "Correct it.")
-    gpu = GpuReading("GPU-1", 0.5, 4 << 30, 1 << 30, 12.5, throttling=("thermal",))
+    gpu = GpuReading("GPU-1", 0.5, 4 << 30, 1 << 30, 3 << 30, 12.5, throttling=("thermal",))
     made = document(
         readings=Readings(
             gpus=(gpu, GpuReading("GPU-2", problem="lost")),

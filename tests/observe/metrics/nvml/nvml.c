@@ -45,6 +45,9 @@ int nvmlDeviceGetMemoryInfo_v2(device of, struct memory_v2 *found) {
     if (found->version != 0x02000028)
         return 25; /* ARGUMENT_VERSION_MISMATCH */
     *found = (struct memory_v2){found->version, 16 * GIB, GIB / 2, 16 * GIB - GIB - GIB / 2, GIB};
+#ifdef USED_WITH_RESERVE
+    found->used += found->reserved;
+#endif
     return 0;
 }
 
