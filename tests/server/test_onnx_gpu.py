@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,3 +113,25 @@ def test_a_worker_whose_device_is_lost_is_started_again(server: Running) -> None
     server.wait_for_log("the worker ends because its device is lost")
     server.wait_for_log("model plain is back in worker")
     assert (infer_http(server, "plain", array) == array).all()
+
+
+@pytest.mark.slow
+def test_model_waits_while_the_load_of_another_keeps_the_interpreter(tmp_path: Path) -> None:
+    """It cannot answer, and does not hang."""
+    shared = 'parameters { key: "EDGE_SERVE_WORKER" value { string_value: "shared" } }\n'
+    write(tmp_path, "serves", shared)
+    write(tmp_path, "loads", shared, "hold 6000")
+    library = stand_in.build(tmp_path)
+    prefix = [*stand_in.prefix(library, devices=1), f"PYTHONPATH={STAND_INS}:{ROOT}"]
+    flags = ("--model-control-mode=explicit", "--load-model=serves", "--hang-timeout-secs=1")
+    with running(f"--model-repository={tmp_path}", *flags, prefix=prefix) as server:
+        workers = server.workers()
+        loading = threading.Thread(target=server.post, args=("/v2/repository/models/loads/load", {}))
+        loading.start()
+        time.sleep(2)
+        started = time.monotonic()
+        infer_http(server, "serves", np.zeros((1, 4), np.float32))
+        assert time.monotonic() - started > 2, "the load was over before"
+        loading.join()
+        infer_http(server, "loads", np.zeros((1, 4), np.float32))
+        assert server.workers() == workers

@@ -317,6 +317,13 @@ class Process:
         idle = self._loading or not self._hello.done() or self.exited.done()
         return -self._limits.silence if idle else self._loop.time() - self._frames.seen - self._limits.silence
 
+    def sign_of_life(self) -> float | None:
+        """Return when the process sent its newest frame, while it loads a model; None = it loads none.
+
+        ONNX Runtime up to 1.23 holds the GIL while it opens a session (microsoft/onnxruntime #27063).
+        """
+        return self._frames.seen if self._loading else None
+
     def _broken(self, reason: str, grace: float) -> None:
         self.kill(f"was killed: {reason}", grace)
 

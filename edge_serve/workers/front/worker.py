@@ -135,7 +135,8 @@ class Worker:
             hang: limit of models without one of their own; 0 = none.
         """
         process = self.process
-        found = self._hangs.find(now_ns, self._placements, hang, self._limits.load, self._broker.callers())
+        callers, sign = self._broker.callers(), process.sign_of_life()
+        found = self._hangs.find(now_ns, self._placements, hang, self._limits.load, callers, sign)
         if found is not None:
             process.kill(f"was killed: {found.text(self._limits.load_setting)}", guilty=found.model)
         return max(process.overdue(), found.overdue if found is not None else 0.0)

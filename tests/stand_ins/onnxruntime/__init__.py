@@ -7,11 +7,13 @@ that a real session runs on the host, it reads inputs at once, so the caller mus
 `deferred` counts the runs whose pinned memory is not released yet: a run after which the session waits releases it.
 
 The producer's name in a model is a script: `slow MS` takes the device so long, `refuse` fails as a run that the library
-refuses, `lose` loses the device in the call, and `lose later` when the stream gets there.
+refuses, `lose` loses the device in the call, and `lose later` when the stream gets there. `hold MS` keeps the GIL so
+long when the session is opened, as the library does up to 1.23.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.machinery
 import importlib.util
 import sys
@@ -123,6 +125,9 @@ def session_on(host: Any, onnxruntime: Any) -> Any:
             super().__init__(path, options, providers=[one for one in providers if one[0] not in ON_GPU], **more)
             self.names = [name for name, _ in providers]
             self.deferred = 0
+            match self.get_modelmeta().producer_name.split():
+                case ["hold", milliseconds]:
+                    ctypes.PyDLL(None).usleep(int(milliseconds) * 1000)
 
         def get_providers(self) -> list[str]:
             names: list[str] = getattr(self, "names", None) or super().get_providers()
