@@ -34,7 +34,7 @@ def build(name: str, precision: str = "") -> Row:
     """Build a plan twice: the second time it comes from the cache.
 
     Args:
-        precision: "fp16", or "" = that of the file.
+        precision: "fp16", or "" = that of the file, without TF32.
 
     Raises:
         RuntimeError: there is no plan; the text says why.
@@ -47,7 +47,7 @@ def build(name: str, precision: str = "") -> Row:
         shapes = []
     command = [
         sys.executable, "-m", "edge_serve", "build", str(models.onnx_file(name)), "--output", str(path), "--json",
-        "--cache", str(FOLDER / "cache"), *shapes, *([f"--{precision}"] if precision else []),
+        "--cache", str(FOLDER / "cache"), *shapes, f"--{precision or 'no-tf32'}",
     ]  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):

@@ -32,6 +32,10 @@ SHAPES = ((3, 64, 64), (3, 160, 160), (3, 320, 320))
 _SHRINK = {"gpu_0/pred_w_0": 1 / 1150, "gpu_0/pred_b_0": 1 / 1150}
 Rows = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 _BATCHING = f"max_batch_size: {MAX_BATCH}\ndynamic_batching {{ }}\n"
+_NO_TF32 = (
+    'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" '
+    'parameters { key: "use_tf32" value: "0" } } } }\n'
+)
 #: a place is brighter; of random pixels one in 25 is, by the largest of four
 _THRESHOLD = 0.99
 
@@ -134,12 +138,15 @@ def rows(
     return np.random.default_rng(seed).random((count, *shape), dtype=np.float32)
 
 
-def write(repository: Path, name: str, kind: str, plan: Path | None = None, *, graphs: bool = False) -> None:
+def write(
+    repository: Path, name: str, kind: str, plan: Path | None = None, *, graphs: bool = False, tf32: bool = True
+) -> None:
     """Write one model into a repository: its plan, or else its ONNX file.
 
     Args:
         kind: of the instance, GPU or CPU.
         graphs: with CUDA graphs.
+        tf32: ONNX Runtime may round the operands of FP32 products to 10 bits, its default on a GPU.
     """
     version = repository / name / "1"
     version.mkdir(parents=True)
@@ -147,6 +154,7 @@ def write(repository: Path, name: str, kind: str, plan: Path | None = None, *, g
     config = f'platform: "{platform}"\n{_BATCHING if name != PLACES else _alone(plan is None)}'
     config += f"instance_group {{ kind: KIND_{kind} }}\n"
     config += "optimization { cuda { graphs: true } }\n" if graphs else ""
+    config += _NO_TF32 if plan is None and kind == "GPU" and not tf32 else ""
     (repository / name / "config.pbtxt").write_text(config)
     if plan is None:
         shutil.copy(onnx_file(name), version / "model.onnx")

@@ -47,7 +47,7 @@ _edge_serve() {
     elif [[ $word == -* ]]; then
         case $command in
             check) words="--help --model --infer --infer-timeout --load-timeout --record-golden --backend-directory --backend-config --json --as --disable-auto-complete-config" ;;
-            build) words="--help --output --model-repository --cache --cache-mb --timing-cache --device --plugin --fp16 --bf16 --int8 --best --min-shapes --opt-shapes --max-shapes --version-compatible --hardware-compatible --dla-core --optimization-level --workspace-mb --json" ;;
+            build) words="--help --output --model-repository --cache --cache-mb --timing-cache --device --plugin --fp16 --bf16 --int8 --best --no-tf32 --min-shapes --opt-shapes --max-shapes --version-compatible --hardware-compatible --dla-core --optimization-level --workspace-mb --json" ;;
             convert) words="--help --onnx --inputs --precisions --onnx-for --keep --max-batch --samples --rtol --atol --model-repository --cache --cache-mb --timing-cache --min-shapes --opt-shapes --max-shapes --version-compatible --hardware-compatible --dla-core --optimization-level --workspace-mb --json" ;;
             init) words="--help --onnx --python --ensemble --model-repository" ;;
             pack) words="--help --backend-directory --from --python --wheels --gpu --json" ;;

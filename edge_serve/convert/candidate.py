@@ -14,7 +14,7 @@ from edge_serve.convert.samples import Sample
 from edge_serve.convert.trial import Trial
 from edge_serve.devices.device import Gpus
 from edge_serve.engines.model import model_request
-from edge_serve.engines.options import EngineOptions
+from edge_serve.engines.options import EngineOptions, over
 from edge_serve.engines.request import BuildProgress, BuiltEngine
 from edge_serve.engines.settings import CacheSettings
 from edge_serve.golden.reader import GoldenBudget
@@ -24,10 +24,16 @@ from edge_serve.init.config_text import config_text
 from edge_serve.init.directory import ModelPlace
 from edge_serve.init.onnx_file import copy_file
 
-#: name of a precision -> the flags of the builder
-PRECISIONS: dict[str, tuple[str, ...]] = {"fp32": (), "fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8",)}
+#: name of a precision -> the options of its build, which choose it
+PRECISIONS: dict[str, EngineOptions] = {
+    "fp32": EngineOptions(tf32=False),
+    "tf32": EngineOptions(),
+    **{name.lower(): EngineOptions((name,)) for name in ("FP16", "BF16", "INT8")},
+}
 #: how far each precision may be off, unless the user says so: rtol, atol
-TOLERANCES = {"fp32": (1e-3, 1e-3), "fp16": (1e-2, 1e-2), "bf16": (5e-2, 5e-2), "int8": (1e-1, 1e-1)}
+TOLERANCES = {
+    "fp32": (1e-3, 1e-3), "tf32": (1e-2, 1e-2), "fp16": (1e-2, 1e-2), "bf16": (5e-2, 5e-2), "int8": (1e-1, 1e-1)
+}  # fmt: skip
 
 
 def configured(config: pb.ModelConfig, name: str, max_batch: int) -> pb.ModelConfig:
@@ -50,7 +56,7 @@ def build(
         EdgeServeError: there is no plan, with the reason and advice.
     """
     copied = copy_file(onnx, place)
-    options = replace(options, precisions=PRECISIONS[precision])
+    options = over(options, PRECISIONS[precision])
     request = model_request(model_config_to_json(config), place.version, cache, gpus, {}, options)
     request = replace(request, output=str((place.version / DEFAULT_FILENAME).absolute()))
     built = wait_for_build(request, on_progress)

@@ -272,7 +272,7 @@ def _parser() -> OptionParser:
     parser.add_argument("model", metavar="MODEL", help="name of the new model")
     parser.add_argument("--onnx", metavar="FILE", type=Path, required=True, help="the ONNX file")
     parser.add_argument("--inputs", metavar="FILE", type=Path, required=True, help="real inputs, by numpy.savez")
-    parser.add_argument("--precisions", metavar="P,P", default="fp32,fp16", help=f"of {', '.join(PRECISIONS)}")
+    parser.add_argument("--precisions", metavar="P,P", default="fp32,tf32,fp16", help=f"of {', '.join(PRECISIONS)}")
     parser.add_argument("--onnx-for", metavar="P=FILE", type=_other_onnx, action="append", default=[],
                         help="another ONNX file for a precision")  # fmt: skip
     parser.add_argument("--keep", metavar="P", default=_FASTEST, choices=(_FASTEST, *PRECISIONS), help="write this")

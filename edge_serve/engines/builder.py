@@ -135,6 +135,8 @@ def _set_flags(library: Library, builder: Any, config: Any, network: Any, option
         flags.append(VERSION_COMPATIBLE)
     for name in flags:
         config.set_flag(getattr(module.BuilderFlag, name))
+    if not options.tf32:
+        config.clear_flag(module.BuilderFlag.TF32)
     if options.hardware_compatible:
         config.hardware_compatibility_level = module.HardwareCompatibilityLevel.AMPERE_PLUS
         flags.append(AMPERE_PLUS)

@@ -35,6 +35,7 @@ class EngineOptions:
         dla_core: the DLA core that it is built for; -1 = it is built for the GPU.
         level: effort from 0 to 5; -1 = TensorRT's default.
         workspace_bytes: the most device memory for one layer; 0 = a share of the free memory.
+        tf32: from compute capability 8.0, FP32 products round their operands to 10 bits, TensorRT's default.
     """
 
     precisions: tuple[str, ...] = ()
@@ -44,6 +45,7 @@ class EngineOptions:
     dla_core: int = -1
     level: int = -1
     workspace_bytes: int = 0
+    tf32: bool = True
 
 
 def add_precisions(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,7 @@ def add_precisions(parser: argparse.ArgumentParser) -> None:
         ("best", ""),
     ):
         parser.add_argument(f"--{name}", action="store_true", help=text or argparse.SUPPRESS)
+    parser.add_argument("--no-tf32", action="store_true", help="FP32 products with all bits of their operands")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +107,7 @@ def options_of(found: argparse.Namespace) -> EngineOptions:
         found.dla_core,
         found.optimization_level,
         found.workspace_mb << 20,
+        not getattr(found, "no_tf32", False),
     )
 
 

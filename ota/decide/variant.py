@@ -21,7 +21,7 @@ _OPERATORS = {
 }  # fmt: skip
 Order = Literal[-1, 0, 1]
 #: options of `edge-serve build` that a release may give: precisions and shapes, without paths
-_BUILD_OPTION = re.compile(r"--(?:fp16|bf16|int8|best|(?:min|opt|max)-shapes=[a-zA-Z0-9=:,._x*-]*)")
+_BUILD_OPTION = re.compile(r"--(?:fp16|bf16|int8|best|no-tf32|(?:min|opt|max)-shapes=[a-zA-Z0-9=:,._x*-]*)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from google.protobuf import text_format
 
 from benchmarks.hardware import check, facts, models, programs, readings, serving, verdicts
+from edge_serve.backends.onnxruntime.providers import providers
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.devices.find import find_devices
 from tests.devices import stand_in
 
@@ -133,6 +137,17 @@ def test_metrics_are_compared_with_nvidia_smi(tmp_path: Path, monkeypatch: pytes
             "nv_energy_consumption off": 0.05,
         }
     )  # fmt: skip
+
+
+def test_answers_of_a_gpu_are_compared_without_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It rounds operands to 10 bits, and so differs by more than the limit."""
+    (tmp_path / "file.onnx").touch()
+    monkeypatch.setattr(models, "onnx_file", lambda name: tmp_path / "file.onnx")
+    models.write(tmp_path, "m", "GPU", tf32=False)
+
+    config = model_config_to_json(text_format.Parse((tmp_path / "m/config.pbtxt").read_text(), pb.ModelConfig()))
+
+    assert providers(config, "GPU", 0)[0].options["use_tf32"] == "0"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.convert import command
+from edge_serve.convert import candidate, command
 from edge_serve.convert.command import Row, document, run
 from edge_serve.convert.trial import Difference, Trial
 from tests.backends.onnx_models import FLOAT, node, save
@@ -64,12 +64,13 @@ def test_fastest_precision_within_its_tolerance_is_written_and_passes_its_golden
 ) -> None:
     status, found, _ = convert(library, files, "--onnx-for", f"fp16={files}/wrong.onnx")
 
-    assert (status, found["kept"]) == (0, "fp32")
-    reference, single, half = found["precisions"]
+    assert (status, found["kept"] in ("fp32", "tf32")) == (0, True)
+    reference, single, rounded, half = found["precisions"]
     assert reference["precision"] == "onnxruntime"
     assert single["fits"]
     assert single["largest"] < 1e-6
     assert (single["rtol"], single["values"]) == (1e-3, 15)
+    assert (rounded["precision"], rounded["rtol"], rounded["fits"]) == ("tf32", 1e-2, True)
     assert not half["fits"]
     assert half["beyond"] == 15
     assert half["largest"] > 1
@@ -91,8 +92,8 @@ def test_nothing_is_written_if_no_precision_fits(library: Path, files: Path) -> 
 def test_a_build_that_fails_is_a_row_and_the_others_go_on(library: Path, files: Path) -> None:
     (files / "broken.onnx").write_bytes(b"not a model")
     status, found, _ = convert(library, files, "--onnx-for", f"fp16={files}/broken.onnx")
-    assert (status, found["kept"]) == (0, "fp32")
-    assert found["precisions"][2]["problem"]
+    assert (status, found["kept"] in ("fp32", "tf32")) == (0, True)
+    assert found["precisions"][3]["problem"]
 
 
 @pytest.mark.slow
@@ -137,8 +138,8 @@ def test_wrong_use_is_status_2(files: Path, option: str) -> None:
         ("--rtol=-1", "found '-1', expected a number from 0"),
         ("--atol=nan", "found 'nan', expected a number from 0"),
         ("--cache-mb=-1", "found '-1', expected 0 to"),
-        ("--keep=int8", "--keep names int8, which is not tried: --precisions=fp32,fp16,int8"),
-        ("--onnx-for=bf16=a", "--onnx-for names bf16, which is not tried: --precisions=fp32,fp16,bf16"),
+        ("--keep=int8", "--keep names int8, which is not tried: --precisions=fp32,tf32,fp16,int8"),
+        ("--onnx-for=bf16=a", "--onnx-for names bf16, which is not tried: --precisions=fp32,tf32,fp16,bf16"),
     ],
 )
 def test_values_that_an_option_cannot_have_are_refused_at_once(
@@ -156,6 +157,13 @@ def test_failed_builds_are_not_reported_as_wrong_answers(library: Path, files: P
     assert status == 1
     assert found["error"] == "fp32 cannot be built or run: nothing was written"
     assert "DLA core 3 was asked for, and this device has 2" in found["precisions"][1]["problem"]
+
+
+def test_only_the_precision_of_all_bits_is_held_to_a_thousandth() -> None:
+    """TensorRT rounds the operands of FP32 products to 10 bits, unless it is told not to."""
+    options = {name: one.tf32 for name, one in candidate.PRECISIONS.items()}
+    assert options == {"fp32": False, "tf32": True, "fp16": True, "bf16": True, "int8": True}
+    assert [name for name, (rtol, _) in candidate.TOLERANCES.items() if rtol < 1e-2] == ["fp32"]
 
 
 def test_differences_without_a_number_are_null_in_json() -> None:

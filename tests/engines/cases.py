@@ -76,6 +76,7 @@ def main() -> None:
         "quantized best": outcome(request("quantized.onnx", "--opt-shapes=X:2x4 --best")),
         "quantized int8": outcome(request("quantized.onnx", "--opt-shapes=X:2x4 --int8")),
         "compatible": outcome(request("add.onnx", f"{shapes} --version-compatible --hardware-compatible")),
+        "no tf32": outcome(request("add.onnx", f"{shapes} --no-tf32")),
         "large workspace": outcome(request("add.onnx", f"{shapes} --workspace-mb=700")),
         "too large workspace": outcome(request("add.onnx", f"{shapes} --workspace-mb=100000")),
         "small workspace": outcome(request("add.onnx", f"{shapes} --workspace-mb=16")),

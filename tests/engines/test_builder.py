@@ -54,13 +54,22 @@ def test_progress_shows_the_percentage_of_tensorrt(outcomes: dict[str, Any]) -> 
 
 
 def test_precisions_are_flags_up_to_tensorrt_10_and_types_from_11(outcomes: dict[str, Any]) -> None:
-    assert outcomes[OLD]["fp16"]["flags"] == outcomes[TEN]["fp16"]["plan_flags"] == ["FP16"]
+    assert outcomes[OLD]["fp16"]["flags"] == ["FP16"]
+    assert outcomes[TEN]["fp16"]["plan_flags"] == ["FP16", "TF32"]
     assert outcomes[TEN]["bf16"]["flags"] == ["BF16"]
     assert "TensorRT 8.6.1 has no precision BF16" in outcomes[OLD]["bf16"]["error"]
     assert "from TensorRT 11 (this is 11.4.1) the types in the ONNX file decide" in outcomes[ELEVEN]["fp16"]["error"]
     assert [outcomes[version]["quantized best"]["flags"] for version in (OLD, TEN, ELEVEN)] == [
         ["FP16", "INT8"], ["FP16", "BF16", "INT8"], [],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [OLD, TEN, ELEVEN])
+def test_tf32_is_used_unless_it_is_switched_off(outcomes: dict[str, Any], version: str) -> None:
+    with_it, without = outcomes[version]["plain"], outcomes[version]["no tf32"]
+    assert (with_it["plan_flags"], without["plan_flags"]) == (["TF32"], [])
+    assert not without["cached"]
+    assert without["key"] != with_it["key"] != outcomes[version]["other shapes"]["key"]
 
 
 @pytest.mark.parametrize(("version", "others"), [(OLD, ["FP16"]), (TEN, ["FP16", "BF16"])])

@@ -19,9 +19,10 @@ def accelerated(**parameters: str) -> dict[str, Any]:
 
 
 def test_options_are_read_and_pass_through_json() -> None:
-    text = "--fp16 --min-shapes=a:b:1x3,c:2 --version-compatible --dla-core=1 --optimization-level 5 --workspace-mb=7"
+    text = "--fp16 --min-shapes=a:b:1x3,c:2 --version-compatible --dla-core=1 --optimization-level 5 --workspace-mb=7 "
+    text += "--no-tf32"
     found = parse_options(text, "a test")
-    assert found == EngineOptions(("FP16",), ({"min": {"a:b": (1, 3), "c": (2,)}},), True, False, 1, 5, 7 << 20)
+    assert found == EngineOptions(("FP16",), ({"min": {"a:b": (1, 3), "c": (2,)}},), True, False, 1, 5, 7 << 20, False)
     assert from_json(json.loads(json.dumps(asdict(found)))) == found
 
 
@@ -31,10 +32,12 @@ def test_every_option_that_edge_ota_lets_through_is_known() -> None:
         "--bf16",
         "--int8",
         "--best",
+        "--no-tf32",
         *(f"--{side}-shapes=x:1x3x224x224" for side in ("min", "opt", "max")),
     ]
     assert all(map(is_build_option, words))
-    assert parse_options(" ".join(words), "a manifest").precisions == ("BEST", "FP16", "BF16", "INT8")
+    found = parse_options(" ".join(words), "a manifest")
+    assert (found.precisions, found.tf32) == (("BEST", "FP16", "BF16", "INT8"), False)
 
 
 @pytest.mark.parametrize("text", ["x", "x:", "x:1x", "x:1x-1", ":1", "x:1,x:2", "x:4294967296x4"])

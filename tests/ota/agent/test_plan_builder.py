@@ -166,7 +166,7 @@ def test_the_command_itself_builds_over_a_stand_in_for_tensorrt(tmp_path: Path) 
     assert 0 < scene.build() < 60
     assert scene.plan.read_bytes().startswith(b"STAND-IN PLAN")
     assert list(scrub.scrub(scene.layout, [("det", 17)])) == []
-    assert json.loads(scene.cached().read_bytes().partition(b"\n")[2])["flags"] == ["FP16"]
+    assert json.loads(scene.cached().read_bytes().partition(b"\n")[2])["flags"] == ["FP16", "TF32"]
     made = scene.layout.plans / "made"
     assert (made / "timing.cache").is_file()
     assert len(list((made / "cache").glob("*.plan.meta.json"))) == 1

@@ -56,6 +56,7 @@ class BuilderFlag(Enum):
     if MAJOR == 10:
         BF16 = 17
     GPU_FALLBACK = 3
+    TF32 = 7 if MAJOR < 10 else 6
     VERSION_COMPATIBLE = {8: 15, 10: 13}.get(MAJOR, 12)
     EXCLUDE_LEAN_RUNTIME = VERSION_COMPATIBLE + 1
 
@@ -224,7 +225,7 @@ class ITimingCache:
 
 class IBuilderConfig:
     def __init__(self) -> None:
-        self.flags: set[BuilderFlag] = set()
+        self.flags = {BuilderFlag.TF32}
         self.profiles: list[IOptimizationProfile] = []
         self.workspace = 0
         self.cache: ITimingCache | None = None
@@ -237,6 +238,9 @@ class IBuilderConfig:
 
     def set_flag(self, flag: BuilderFlag) -> None:
         self.flags.add(flag)
+
+    def clear_flag(self, flag: BuilderFlag) -> None:
+        self.flags.discard(flag)
 
     def set_memory_pool_limit(self, pool: MemoryPoolType, pool_size: int) -> None:
         self.workspace = pool_size
