@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def build(name: str, precision: str = "") -> Row:
         precision: "fp16", or "" = that of the file, without TF32.
 
     Raises:
+        Skipped: TensorRT has no option for the precision.
         RuntimeError: there is no plan; the text says why.
     """
     tensor, path, seconds = models.ends(name)[0], plan(name, precision), []
@@ -50,11 +51,14 @@ def build(name: str, precision: str = "") -> Row:
         "--cache", str(FOLDER / "cache"), *shapes, f"--{precision or 'no-tf32'}",
     ]  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # of a run before
     for _ in range(2):
         started = time.monotonic()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3000)
         if done.returncode:
-            raise RuntimeError(f"edge-serve build: {(done.stderr or done.stdout).strip()[-800:]}")
+            text = (done.stderr or done.stdout).strip()
+            kind = Skipped if "cannot be asked for: from TensorRT 11" in text else RuntimeError
+            raise kind(f"edge-serve build: {text[-800:]}")
         seconds.append(time.monotonic() - started)
     size = path.stat().st_size
     return {"model": name, "build s": seconds[0], "from the cache s": seconds[1], "plan bytes": size}
@@ -63,6 +67,17 @@ def build(name: str, precision: str = "") -> Row:
 def plan(name: str, precision: str = "") -> Path:
     """Return the place of a model's plan."""
     return FOLDER / name / f"model{precision and '_'}{precision}.plan"
+
+
+def needs(plans: Sequence[Path], step: Step) -> Any:
+    """Run a step with plans.
+
+    Raises:
+        Skipped: one of them was not built.
+    """
+    if missing := [path.name for path in plans if not path.exists()]:
+        raise Skipped(f"{missing[0]} was not built: see the step that builds it")
+    return step()
 
 
 def start(kind: str, plans: bool) -> Row:
@@ -105,7 +120,7 @@ def steps(kind: str, seconds: float, examples: Path | None = None) -> dict[str, 
         for name in models.NAMES:
             told |= _of_plan(name, seconds, "", graphs=True) | _of_plan(name, seconds, "fp16", graphs=True)
         told |= _of_plan(models.SIZES, seconds, "", graphs=True) | _of_plan(models.PLACES, seconds, "", graphs=False)
-        told["tensorrt: start"] = partial(start, kind, True)
+        told["tensorrt: start"] = partial(needs, [plan(name) for name in models.NAMES], partial(start, kind, True))
         told["sanitizer"] = programs.sanitizer
     return told
 
@@ -116,8 +131,9 @@ def _of_plan(name: str, seconds: float, precision: str, *, graphs: bool) -> dict
     step = f"tensorrt {name} {precision}".rstrip()
     told: dict[str, Step] = {f"{step}: build": partial(build, name, precision)}
     for suffix, captured in ((step, False), (f"{step}, graphs", True))[: 2 if graphs else 1]:
-        told[f"{suffix}: equal"] = partial(equal, name, "GPU", path, most, graphs=captured)
-        told[suffix] = partial(serving.beside_loop, name, "GPU", seconds, path, graphs=captured)
+        compared = partial(equal, name, "GPU", path, most, graphs=captured)
+        measured = partial(serving.beside_loop, name, "GPU", seconds, path, graphs=captured)
+        told |= {f"{suffix}: equal": partial(needs, [path], compared), suffix: partial(needs, [path], measured)}
     return told
 
 

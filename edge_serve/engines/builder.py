@@ -125,7 +125,7 @@ def _set_flags(library: Library, builder: Any, config: Any, network: Any, option
     module, lenient = library.module, "BEST" in options.precisions
     wanted = [name for name in options.precisions if name != "BEST"]
     known = [name for name in wanted if hasattr(module.BuilderFlag, name)]
-    if missing := [name for name in wanted if name not in known]:
+    if missing := [name for name in wanted if name not in known and not _is_typed(library, network, name)]:
         _refuse_precision(missing[0], library.version, lenient=lenient)
     if "INT8" in known and not _is_quantized(module, network):
         _refuse_int8(lenient=lenient)
@@ -147,14 +147,30 @@ def _set_flags(library: Library, builder: Any, config: Any, network: Any, option
     return tuple(flags)
 
 
+def _is_typed(library: Library, network: Any, name: str) -> bool:
+    """Return whether the types in the ONNX file decide, and this precision is among them."""
+    if not _decide_types(library.version):
+        return False
+    if name == "INT8":
+        return _is_quantized(library.module, network)
+    wanted = {"FP16": "HALF"}.get(name, name)
+    layers = map(network.get_layer, range(network.num_layers))
+    return any(layer.get_output(index).dtype.name == wanted for layer in layers for index in range(layer.num_outputs))
+
+
+def _decide_types(version: str) -> bool:
+    """Return whether networks are strongly typed: TensorRT has no flags of precisions then."""
+    return int(version.partition(".")[0]) >= 11
+
+
 def _refuse_precision(name: str, version: str, *, lenient: bool) -> None:
     if lenient:
         _log(f"TensorRT {version} has no flag {name}: it is left out")
         return
-    if int(version.partition(".")[0]) >= 11:
+    if _decide_types(version):
         raise InvalidArgument(
             f"precision {name} cannot be asked for: from TensorRT 11 (this is {version}) the types in the ONNX file "
-            "decide; export the model in this precision, and build it without the option"
+            f"decide, and none in it is {name}; export the model in this precision, and build that file"
         )
     raise InvalidArgument(f"TensorRT {version} has no precision {name}: use another one, or a newer TensorRT")
 

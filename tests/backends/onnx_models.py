@@ -14,7 +14,7 @@ from edge_serve.messages.tensors import Array
 
 Dims = Sequence[int | str | None]
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-FLOAT, INT32, STRING = TensorProto.FLOAT, TensorProto.INT32, TensorProto.STRING
+FLOAT, HALF, INT32, STRING = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.STRING
 
 
 def save(

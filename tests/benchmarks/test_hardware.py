@@ -64,6 +64,26 @@ def test_step_that_cannot_be_run_here_is_skipped_with_its_reason() -> None:
     assert "skipped: examples: no examples of Triton" in check.summary(found)
 
 
+def test_plan_that_tensorrt_has_no_option_for_is_skipped_with_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 11 on the types in the file decide, and our networks are FP32."""
+    text = "precision FP16 cannot be asked for: from TensorRT 11 (this is 11.4.1) the types in the ONNX file decide"
+    refused = subprocess.CompletedProcess((), 1, "", text)
+    monkeypatch.setattr(check, "FOLDER", tmp_path)
+    monkeypatch.setattr(models, "ends", lambda name: ("X", ["Y"]))
+    monkeypatch.setattr(models, "onnx_file", lambda name: tmp_path / "m.onnx")
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **more: refused)
+    check.plan("resnet50", "fp16").parent.mkdir()
+    check.plan("resnet50", "fp16").touch()  # of a run before
+    wanted = check.steps("GPU", 1.0)
+
+    found = check.run({name: step for name, step in wanted.items() if "resnet50 fp16" in name}, lambda text: None)
+
+    assert len(found) == 6
+    assert all("skipped" in result for name, result in found.items() if name != "verdicts"), found
+
+
 def test_figures_get_a_verdict_beside_their_limit() -> None:
     results = {
         "onnx heavy": {"ratio": 0.96, "bare loop /s": 900.0, "server's own ms (median)": 0.41},

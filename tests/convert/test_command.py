@@ -16,7 +16,7 @@ import pytest
 from edge_serve.convert import candidate, command
 from edge_serve.convert.command import Row, document, run
 from edge_serve.convert.trial import Difference, Trial
-from tests.backends.onnx_models import FLOAT, node, save
+from tests.backends.onnx_models import FLOAT, HALF, node, save
 from tests.devices import stand_in
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,18 @@ def test_a_build_that_fails_is_a_row_and_the_others_go_on(library: Path, files: 
 def test_precision_flags_of_tensorrt_11_are_refused_with_the_way_out(library: Path, files: Path) -> None:
     status, found, _ = convert(library, files, "--precisions=fp16", STAND_IN_TENSORRT="11.4.0")
     assert status == 1
-    assert "ONNX" in found["precisions"][1]["problem"]
+    assert "export the model in this precision, and build that file" in found["precisions"][1]["problem"]
+
+    half = files / "half.onnx"
+    nodes = [
+        node("Cast", ["x"], ["h"], to=HALF), node("MatMul", ["h", "w"], ["m"]), node("Relu", ["m"], ["r"]),
+        node("Cast", ["r"], ["y"], to=FLOAT),
+    ]  # fmt: skip
+    ends = {"x": (FLOAT, ("N", 4))}, {"y": (FLOAT, ("N", 3))}
+    save(half, nodes, *ends, {"w": WEIGHTS.astype(np.float16)})
+    arguments = ("--precisions=fp16", "--onnx-for", f"fp16={half}")
+    status, found, _ = convert(library, files, *arguments, STAND_IN_TENSORRT="11.4.0")
+    assert (status, found["kept"]) == (0, "fp16"), found
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ def outcome(asked: EngineRequest, script: str = "", meanwhile: Callable[[], obje
 def main() -> None:
     """Print the outcome of each case."""
     onnx_models.add_sub(FOLDER / "add.onnx", ("N", 4), onnx_models.FLOAT)
+    onnx_models.add_sub(FOLDER / "half.onnx", ("N", 4), onnx_models.HALF)
     (FOLDER / "broken.onnx").write_bytes((FOLDER / "add.onnx").read_bytes()[:-30])
     onnx_models.zip_map(FOLDER / "zip_map.onnx")
     onnx_models.quantized(FOLDER / "quantized.onnx")
@@ -70,6 +71,7 @@ def main() -> None:
         "again": outcome(request("add.onnx")),
         "other shapes": outcome(request("add.onnx", "--opt-shapes=A:3x4,B:3x4")),
         "fp16": outcome(request("add.onnx", f"{shapes} --fp16")),
+        "fp16 of the file": outcome(request("half.onnx", f"{shapes} --fp16")),
         "bf16": outcome(request("add.onnx", f"{shapes} --bf16")),
         "best": outcome(request("add.onnx", f"{shapes} --best")),
         "int8": outcome(request("add.onnx", f"{shapes} --int8")),

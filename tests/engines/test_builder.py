@@ -58,10 +58,20 @@ def test_precisions_are_flags_up_to_tensorrt_10_and_types_from_11(outcomes: dict
     assert outcomes[TEN]["fp16"]["plan_flags"] == ["FP16", "TF32"]
     assert outcomes[TEN]["bf16"]["flags"] == ["BF16"]
     assert "TensorRT 8.6.1 has no precision BF16" in outcomes[OLD]["bf16"]["error"]
-    assert "from TensorRT 11 (this is 11.4.1) the types in the ONNX file decide" in outcomes[ELEVEN]["fp16"]["error"]
+    text = "from TensorRT 11 (this is 11.4.1) the types in the ONNX file decide, and none in it is FP16"
+    assert text in outcomes[ELEVEN]["fp16"]["error"]
     assert [outcomes[version]["quantized best"]["flags"] for version in (OLD, TEN, ELEVEN)] == [
         ["FP16", "INT8"], ["FP16", "BF16", "INT8"], [],
     ]  # fmt: skip
+
+
+def test_precision_that_the_file_has_may_be_asked_for_with_every_version(outcomes: dict[str, Any]) -> None:
+    """A release for devices with several versions has the option and such a file."""
+    assert [outcomes[version]["fp16 of the file"].get("flags") for version in (OLD, TEN, ELEVEN)] == [
+        ["FP16"], ["FP16"], [],
+    ]  # fmt: skip
+    assert outcomes[ELEVEN]["quantized int8"].get("flags") == []
+    assert "none in it is INT8" in outcomes[ELEVEN]["int8"]["error"]
 
 
 @pytest.mark.parametrize("version", [OLD, TEN, ELEVEN])

@@ -110,9 +110,14 @@ class ITensor:
 
 
 class ILayer:
-    def __init__(self, operator: str) -> None:
+    def __init__(self, operator: str, outputs: Sequence[ITensor]) -> None:
         kinds = {"QuantizeLinear": LayerType.QUANTIZE, "DequantizeLinear": LayerType.DEQUANTIZE}
         self.type = kinds.get(operator, LayerType.ELEMENTWISE)
+        self.num_outputs = len(outputs)
+        self._outputs = outputs
+
+    def get_output(self, index: int) -> ITensor:
+        return self._outputs[index]
 
 
 class INetworkDefinition:
@@ -121,6 +126,7 @@ class INetworkDefinition:
         self.model: onnx.ModelProto | None = None
         self.inputs: list[ITensor] = []
         self.outputs: list[ITensor] = []
+        self.tensors: dict[str, ITensor] = {}
 
     @property
     def num_inputs(self) -> int:
@@ -135,7 +141,8 @@ class INetworkDefinition:
 
     def get_layer(self, index: int) -> ILayer:
         assert self.model is not None
-        return ILayer(self.model.graph.node[index].op_type)
+        node = self.model.graph.node[index]
+        return ILayer(node.op_type, [self.tensors[name] for name in node.output])
 
 
 class ParserError:
@@ -192,6 +199,8 @@ class OnnxParser:
         self._network.model = found
         self._network.inputs = [_tensor(one) for one in found.graph.input if one.name not in made]
         self._network.outputs = [_tensor(one) for one in found.graph.output]
+        between = [_tensor(one) for one in onnx.shape_inference.infer_shapes(found).graph.value_info]
+        self._network.tensors = {one.name: one for one in (*self._network.outputs, *between)}
         return True
 
 
