@@ -124,12 +124,11 @@ class _Check:
         if not tensor.is_linear and binding.ragged:
             wrong = Internal if binding.is_input else InvalidArgument
             raise wrong(f"unexpected allow-ragged for non-linear {binding.side} '{binding.name}' for {self.instance}")
-        if tensor.is_padded:
+        if tensor.padding:
             raise Unsupported(
                 f"{binding.side} '{binding.name}' for model '{self.model}' has format {tensor.format}, which rounds "
-                f"dimension {tensor.vectorized_dim} of {shape_text(tensor.shape)} up to a multiple of "
-                f"{tensor.components}, and the server does not pad tensors: build the engine with linear inputs and "
-                "outputs (trtexec: --inputIOFormats, --outputIOFormats), or with a multiple there"
+                f"{tensor.padding}, and the server does not pad tensors: build the engine with linear inputs and "
+                "outputs (trtexec: --inputIOFormats, --outputIOFormats)"
             )
         if binding.is_input:
             self._check_input_dims(binding, tensor)

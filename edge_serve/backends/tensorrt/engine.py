@@ -93,12 +93,16 @@ class TensorInfo:
         return -1 in self.shape
 
     @property
-    def is_padded(self) -> bool:
-        """Return whether the layout rounds a dimension up, or may do so with a variable one."""
-        if not 0 <= self.vectorized_dim < len(self.shape):
-            return False
+    def padding(self) -> str:
+        """Return what the layout rounds up, or may round up with a variable dimension; "" = nothing."""
+        if self.format.startswith("DLA_"):  # to 32 bytes on Xavier, 64 on Orin (NvInferRuntimeBase.h)
+            return f"the rows of {shape_text(self.shape)} up to a stride of the DLA"
+        if self.components == 1 or not 0 <= self.vectorized_dim < len(self.shape):
+            return ""
         size = self.shape[self.vectorized_dim]
-        return self.components > 1 and (size == -1 or size % self.components > 0)
+        if size >= 0 and size % self.components == 0:
+            return ""
+        return f"dimension {self.vectorized_dim} of {shape_text(self.shape)} up to a multiple of {self.components}"
 
 
 @frozen

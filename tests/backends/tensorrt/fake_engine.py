@@ -14,7 +14,7 @@ Shapes = Shape | tuple[Shape, Shape, Shape]
 
 Mode = Enum("Mode", "NONE INPUT OUTPUT")
 Location = Enum("Location", "DEVICE HOST")
-Format = Enum("Format", "LINEAR HWC8 CHW32 DLA_LINEAR")
+Format = Enum("Format", "LINEAR HWC8 CHW32 DLA_LINEAR DLA_HWC4")
 DataType = Enum("DataType", "FLOAT HALF INT8 INT32 BOOL UINT8 FP8 BF16 INT64 INT4 FP4")
 
 

@@ -343,3 +343,11 @@ def test_format_that_pads_is_refused(channels: int) -> None:
     assert error.message.startswith(
         f"input 'x' for model 'm' has format HWC8, which rounds dimension 1 of [8,{channels},4,4] up to a multiple of 8"
     )
+
+
+def test_format_of_a_dla_is_refused() -> None:
+    """It rounds each row up, also with as many channels as it wants."""
+    found = engine(tensor("x", (8, 4, 5, 5), format="DLA_HWC4", vectorized_dim=1, components=4), output("y", (8, 2)))
+    error = refused(config(input=[entry("x", [4, 5, 5], is_non_linear_format_io=True)]), found)
+    assert type(error) is Unsupported
+    assert "has format DLA_HWC4, which rounds the rows of [8,4,5,5] up to a stride of the DLA, and" in error.message

@@ -95,8 +95,10 @@ def test_vectorized_format() -> None:
 
     assert (hwc8.format, hwc8.is_linear, hwc8.vectorized_dim, hwc8.components) == ("HWC8", False, 1, 8)
     assert (linear.is_linear, linear.components) == (True, 1)
-    assert (hwc8.is_padded, linear.is_padded) == (True, False)
-    assert [replace(hwc8, shape=(1, size, 4, 4)).is_padded for size in (8, 9, 16, -1)] == [False, True, False, True]
+    assert (hwc8.padding, linear.padding) == ("dimension 1 of [1,3,4,4] up to a multiple of 8", "")
+    padded = [bool(replace(hwc8, shape=(1, size, 4, 4)).padding) for size in (8, 9, 16, -1)]
+    assert padded == [False, True, False, True]
+    assert [bool(replace(linear, format=name).padding) for name in ("DLA_HWC4", "DLA_LINEAR")] == [True, True]
 
 
 def test_tensor_without_dimensions() -> None:
