@@ -133,7 +133,7 @@ class PythonInstance:
         requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
         timing.input_end_ns = time.monotonic_ns()
         try:
-            result = self.model.execute(requests)
+            result = self.model.execute([*requests])  # a list of its own, which it may sort or empty
             if type(result) is not list and isinstance(result, Coroutine):
                 result = self._loop.run(result, alone=True)
             timing.output_start_ns = time.monotonic_ns()
@@ -214,7 +214,7 @@ class PythonInstance:
         if self._suspended:
             senders = [self._resumed(request, wire) for request, wire in zip(requests, batch, strict=True)]
         try:
-            result = self.model.execute(requests)
+            result = self.model.execute([*requests])
             if isinstance(result, Coroutine):
                 self._loop.start(self._watch(result, senders))
             elif result is not None:

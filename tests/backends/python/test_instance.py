@@ -277,6 +277,32 @@ def test_a_response_may_be_sent_by_a_thread_after_execute_has_returned(scene: Py
     assert replies[0].outputs[0].array().tolist() == [2]
 
 
+SEND_EACH = f"""
+    r.get_response_sender().send({ANSWER}, 1)
+return None
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "requests.sort(key=lambda r: r.inputs()[0].as_numpy()[0])\nfor r in requests:" + SEND_EACH,
+        "while requests:\n    r = requests.pop()" + SEND_EACH,
+    ],
+)
+def test_a_model_may_change_the_list_of_its_requests(scene: PythonScene, body: str) -> None:
+    replies = scene.execute(body, request(number(7)), request(number(3)))
+    assert [reply.outputs[0].array().tolist() for reply in replies] == [[8], [4]]
+
+
+def test_a_decoupled_model_may_change_the_list_of_its_requests(scene: PythonScene) -> None:
+    streams = Stream(), Stream()
+    body = "while requests:\n    r = requests.pop()" + SEND_EACH
+    replies = scene.execute(body, *(request(number(), send=stream) for stream in streams), config=DECOUPLED)
+    assert len(replies) == 2
+    assert all(stream.ended.is_set() for stream in streams)
+
+
 def test_a_dropped_sender_ends_its_request(scene: PythonScene) -> None:
     (reply,) = scene.execute("for r in requests:\n    r.get_response_sender()\nreturn None")
     assert "returned None" in error_of(reply)
