@@ -119,16 +119,12 @@ class PythonInstance:
         clear_missing()
         if self._decoupled:
             return self._execute_decoupled(batch)
-        replies = self._execute_ordinary(batch, timing)
+        answers = self._execute_ordinary(batch, timing)
         # The requests are out of scope here, so a sender that the model did not keep has ended its _Answer.
-        return [reply if isinstance(reply, Reply) else self._awaited(reply) for reply in replies]
+        return [one if isinstance(one, Reply) else one.wait() or self._failed(_NO_ANSWER) for one in answers]
 
-    def _awaited(self, answer: _Answer | None) -> Reply:
-        """Wait for a response that comes through a sender; None = the model has asked for no sender."""
-        return (answer.wait() if answer is not None else None) or self._failed(_NO_ANSWER)
-
-    def _execute_ordinary(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply | _Answer | None]:
-        """Execute a batch. Return a reply, or what `_awaited` takes, for each request."""
+    def _execute_ordinary(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply | _Answer]:
+        """Execute a batch. Return a reply for each request, or where it will come."""
         name, version = self._model_name, self._model_version
         requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
         timing.input_end_ns = time.monotonic_ns()
@@ -144,7 +140,7 @@ class PythonInstance:
 
     def _check(
         self, batch: Sequence[BackendRequest], requests: Sequence[InferenceRequest], result: object
-    ) -> list[Reply | _Answer | None]:
+    ) -> list[Reply | _Answer]:
         """Check what the model has returned. Return as `_execute_ordinary`."""
         if result is None:
             result = [None] * len(requests)
@@ -155,11 +151,12 @@ class PythonInstance:
                 "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                 f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(result)}\n"
             )
-        replies: list[Reply | _Answer | None] = []
+        replies: list[Reply | _Answer] = []
         for wire, request, response in zip(batch, requests, result, strict=True):
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
                 replies.append(self._reschedule(request, response))
             elif response is None:
+                request.get_response_sender()  # perhaps before the thread that will answer asks for it
                 replies.append(request._answer)  # type: ignore[arg-type]  # made by _make_sender
             elif not isinstance(response, InferenceResponse):
                 raise Refusal(

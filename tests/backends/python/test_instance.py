@@ -277,6 +277,33 @@ def test_a_response_may_be_sent_by_a_thread_after_execute_has_returned(scene: Py
     assert replies[0].outputs[0].array().tolist() == [2]
 
 
+#: executes a batch, and answers it in a thread after `execute` has returned
+LATER = """
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    returned = threading.Event()
+
+    def execute(self, requests):
+        BODY
+
+    def later(self, request):
+        self.returned.wait()
+        request.get_response_sender().send(ANSWER, 1)
+"""
+
+
+def test_a_thread_may_ask_for_the_sender_after_execute_has_returned(scene: PythonScene) -> None:
+    body = "for r in requests: threading.Thread(target=self.later, args=(r,)).start()"
+    answer = ANSWER.replace("r.", "request.")
+    instance = scene.open(LATER.replace("BODY", body).replace("ANSWER", answer))
+    threading.Timer(0.1, instance.model.returned.set).start()
+    replies = run(instance, request(number(1)), request(number(5)))
+    assert [reply.outputs[0].array().tolist() for reply in replies] == [[2], [6]]
+
+
 SEND_EACH = f"""
     r.get_response_sender().send({ANSWER}, 1)
 return None

@@ -65,6 +65,10 @@ class InferenceTrace:
 _NO_TRACE = InferenceTrace()
 
 
+#: reentrant, because the garbage collector may run a model's finalizer while a sender is made
+_making_sender = threading.RLock()
+
+
 def _never() -> bool:
     return False
 
@@ -139,7 +143,7 @@ class InferenceRequest:
     _wire: BackendRequest
     #: None until the model asks for them
     _inputs: list[Tensor] | None
-    #: None until the model asks for it; requests of ordinary models rarely need one
+    #: None until it is asked for: a request that is answered by the list that `execute` returns needs none
     _sender: InferenceResponseSender | None
     _make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender]
     #: the instance's record of a request with a sender
@@ -275,7 +279,9 @@ class InferenceRequest:
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of responses, always the same object."""
         if self._sender is None:
-            self._sender = self._make_sender(self, self._wire)
+            with _making_sender:
+                if self._sender is None:
+                    self._sender = self._make_sender(self, self._wire)
         return self._sender
 
     def set_release_flags(self, flags: SupportsIndex) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.backends.python.api.request import InferenceRequest, MemoryType, PreferredMemory
 from edge_serve.backends.python.api.response import InferenceResponse
+from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.errors import NotFound, Unavailable
 from edge_serve.messages.infer import Parameter
@@ -154,6 +158,21 @@ def test_a_list_of_tensors_is_the_models_own() -> None:
     answer = InferenceResponse([Tensor("Y", np.zeros(1))])
     answer.output_tensors().clear()
     assert [one.name() for one in answer.output_tensors()] == ["Y"]
+
+
+def test_threads_that_ask_at_once_get_the_same_sender() -> None:
+    making = threading.Event()
+
+    def make(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+        making.set()
+        time.sleep(0.05)
+        return InferenceResponseSender(None, (), wire.is_cancelled, several=False)
+
+    made = InferenceRequest.received(request(number()), "m", 1, make)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(made.get_response_sender)
+        assert making.wait(10)
+        assert made.get_response_sender() is first.result()
 
 
 def test_a_request_that_the_model_made_has_no_client() -> None:
