@@ -158,7 +158,7 @@ class PythonModel:
 
 
 class _Collected:
-    """The responses that came through a response sender, perhaps from another thread."""
+    """Copies of the responses that came through a response sender, perhaps from another thread."""
 
     def __init__(self) -> None:
         self._replies: list[Reply] = []
@@ -166,6 +166,7 @@ class _Collected:
 
     def take(self, reply: Reply | None, final: bool) -> None:
         if reply is not None:
+            reply.copy_outputs()
             self._replies.append(reply)
         if final:
             self._final.set()

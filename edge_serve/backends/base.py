@@ -144,6 +144,14 @@ class Reply:
     stored: list[list[Any]] | None = None
     dropped: Sequence[str] = ()
 
+    def copy_outputs(self) -> None:
+        """Replace the outputs by copies in the memory of the host, because the model may change its arrays.
+
+        Raises:
+            EdgeServeError: an output cannot be copied from its device.
+        """
+        self.outputs = [InferTensor(one.name, one.datatype, one.shape, bytes(one.data)) for one in self.outputs]
+
 
 @slotted
 class Timing:

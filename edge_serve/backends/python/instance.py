@@ -60,10 +60,13 @@ class _Answer:
         self._settled: SimpleQueue[None] = SimpleQueue()
 
     def deliver(self, reply: Reply | None, final: bool) -> None:
-        """Take a response, or the end of the sender."""
-        if reply is not None:
-            self.reply = reply
-        self._settled.put(None)
+        """Take a response with the values that it has now, or the end of the sender. Raises as `copy_outputs`."""
+        try:
+            if reply is not None:
+                reply.copy_outputs()
+                self.reply = reply
+        finally:
+            self._settled.put(None)
 
     def wait(self) -> Reply | None:
         """Wait for the response. Return None if the sender was discarded without one."""
@@ -121,6 +124,16 @@ class PythonInstance:
             return self._execute_decoupled(batch)
         answers = self._execute_ordinary(batch, timing)
         # The requests are out of scope here, so a sender that the model did not keep has ended its _Answer.
+        if _Answer in map(type, answers):
+            return self._await_senders(answers)
+        return answers  # type: ignore[return-value]  # all are replies
+
+    def _await_senders(self, answers: Sequence[Reply | _Answer]) -> list[Reply]:
+        """Wait for the responses that come through senders. The others are copied before that, because the model's
+        threads may change its arrays meanwhile."""
+        for one in answers:
+            if isinstance(one, Reply):
+                one.copy_outputs()
         return [one if isinstance(one, Reply) else one.wait() or self._failed(_NO_ANSWER) for one in answers]
 
     def _execute_ordinary(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply | _Answer]:

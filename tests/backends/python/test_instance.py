@@ -330,6 +330,31 @@ def test_a_decoupled_model_may_change_the_list_of_its_requests(scene: PythonScen
     assert all(stream.ended.is_set() for stream in streams)
 
 
+def test_a_sent_response_has_the_values_of_the_moment_when_it_was_sent(scene: PythonScene) -> None:
+    body = """
+    array = np.zeros(1, np.int32)
+    for r in requests:
+        array[:] = r.inputs()[0].as_numpy() * 10
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array)])
+        r.get_response_sender().send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    array[:] = -1
+    """
+    replies = scene.execute(body, request(number(7)), request(number(3)))
+    assert [reply.outputs[0].array().tolist() for reply in replies] == [[70], [30]]
+
+
+def test_a_returned_response_keeps_its_values_while_another_is_awaited(scene: PythonScene) -> None:
+    body = """self.array = np.array([1], np.int32)
+        threading.Thread(target=self.later, args=(requests[1],)).start()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", self.array)]), None]"""
+    change = "self.array[:] = 2\n        request.get_response_sender"
+    source = LATER.replace("BODY", body).replace("request.get_response_sender", change)
+    instance = scene.open(source.replace("ANSWER", ANSWER.replace("r.", "request.")))
+    threading.Timer(0.1, instance.model.returned.set).start()
+    replies = run(instance, request(number()), request(number(5)))
+    assert [reply.outputs[0].array().tolist() for reply in replies] == [[1], [6]]
+
+
 def test_a_dropped_sender_ends_its_request(scene: PythonScene) -> None:
     (reply,) = scene.execute("for r in requests:\n    r.get_response_sender()\nreturn None")
     assert "returned None" in error_of(reply)
