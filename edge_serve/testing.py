@@ -115,7 +115,8 @@ class PythonModel:
         """Return the outputs of each response to one request, after the final one; raises as `infer`."""
         request = InferRequest(self._spec.name, parameters=dict(parameters or {}))
         known = self._signature.inputs
-        request.inputs = [tensor_of(name, value, known.get(name)) for name, value in inputs.items()]
+        given = [tensor_of(name, value, known.get(name)) for name, value in inputs.items()]
+        request.inputs = [replace(tensor, data=bytearray(tensor.data)) for tensor in given]  # a model may write to them
         request.outputs = [RequestedOutput(name) for name in outputs]
         if self._signature.has_sequence_batching:
             raise Unsupported(f"model '{self._spec.name}' has sequence_batching: test it with edge_serve.Server")
@@ -134,11 +135,11 @@ class PythonModel:
             return InferenceResponseSender(collected.take, wanted, wire.is_cancelled, decoupled)
 
         received = InferenceRequest.received(wire, self._spec.name, self._spec.version, make_sender)
-        sender = received.get_response_sender() if decoupled else None
+        received.get_response_sender()  # it ends without an answer if the model drops the request
         result = self.model.execute([received])
         if asyncio.iscoroutine(result):
             result = self._instance.run(result)  # its loop goes on, as a server's: models leave tasks in it
-        del received, sender
+        del received
         if not decoupled and result != [None] and result is not None:
             return [_only(result).as_reply(wanted)]
         return collected.wait()

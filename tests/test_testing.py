@@ -139,6 +139,20 @@ return None"""
         assert [one["Y"].tolist() for one in model.stream({"X": [1, 2, 3]})] == [[1], [2], [3]]
 
 
+def test_a_model_without_an_answer_fails_its_test_at_once(make: Make) -> None:
+    with PythonModel(make("return None")) as model, pytest.raises(AssertionError, match="found 0 responses"):
+        model.infer({"X": [[1]]})
+
+
+def test_a_model_cannot_change_the_arrays_of_its_test(make: Make) -> None:
+    array = np.array([[1]], np.float32)
+    with PythonModel(make("x -= 1\ny = x")) as model:
+        for _ in range(2):
+            assert model.infer({"X": array})["Y"].tolist() == [[0]]
+
+    assert array.tolist() == [[1]]
+
+
 def test_tasks_of_a_model_go_on_between_requests_also_inside_a_running_loop(tmp_path: Path) -> None:
     code = """
 import asyncio

@@ -57,6 +57,14 @@ def test_the_names_of_tritons_module_are_there(pb_utils: ModuleType) -> None:
     sys.modules.pop("c_python_backend_utils")
 
 
+def test_the_objects_of_a_model_can_be_referred_to_weakly(pb_utils: ModuleType) -> None:
+    inner = importlib.import_module("c_python_backend_utils")
+    kinds = [kind for kind in vars(inner).values() if isinstance(kind, type) and not issubclass(kind, int)]
+    assert pb_utils.InferenceRequest in kinds
+    assert [kind for kind in kinds if not kind.__weakrefoffset__] == []
+    sys.modules.pop("c_python_backend_utils")
+
+
 def test_type_maps(pb_utils: ModuleType) -> None:
     assert pb_utils.triton_string_to_numpy("TYPE_FP16") is np.float16
     assert pb_utils.triton_string_to_numpy("TYPE_STRING") is np.object_

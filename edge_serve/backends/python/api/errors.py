@@ -63,7 +63,7 @@ class Refusal(TritonModelException):
 class TritonError:
     """The error of a response: a text and a code."""
 
-    __slots__ = ("_code", "_message")
+    __slots__ = ("__weakref__", "_code", "_message")
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = ErrorCode
 

@@ -84,7 +84,7 @@ class Metric:
     The series stays when the model discards this object, because the family owns it.
     """
 
-    __slots__ = ("_family", "_labels", "_made", "_series")
+    __slots__ = ("__weakref__", "_family", "_labels", "_made", "_series")
 
     def __init__(self, maker: MetricFamily, labels: _Labels, series: _Series) -> None:
         self._family, self._made = maker._family, maker._made
@@ -170,7 +170,7 @@ def _number(function: str, value: float) -> float:
 class MetricFamily:
     """A metric by name; families of the same name are the same. It owns the series that it made, until its end."""
 
-    __slots__ = ("_family", "_made")
+    __slots__ = ("__weakref__", "_family", "_made")
 
     COUNTER, GAUGE, HISTOGRAM = MetricKind
 

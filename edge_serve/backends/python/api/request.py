@@ -37,7 +37,7 @@ class MemoryType(NativeEnum):
 class PreferredMemory:
     """A wish for the memory of a call's outputs. `_gpu` is -1 for memory of the host."""
 
-    __slots__ = ("_gpu",)
+    __slots__ = ("__weakref__", "_gpu")
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: SupportsIndex = 0) -> None:
         """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU, and the device a number of 64 bits."""
@@ -51,7 +51,7 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace that a request belongs to; `number` is `BackendRequest.number`."""
 
-    __slots__ = ("_context", "_number")
+    __slots__ = ("__weakref__", "_context", "_number")
 
     def __init__(self, context: str = "", number: int = -1) -> None:
         self._context = context
@@ -136,8 +136,8 @@ class InferenceRequest:
     """A request."""
 
     __slots__ = (
-        "_answer", "_inputs", "_make_sender", "_model_name", "_model_version", "_preferred_memory", "_release_flags",
-        "_sender", "_trace", "_wire",
+        "__weakref__", "_answer", "_inputs", "_make_sender", "_model_name", "_model_version", "_preferred_memory",
+        "_release_flags", "_sender", "_trace", "_wire",
     )  # fmt: skip
 
     _wire: BackendRequest

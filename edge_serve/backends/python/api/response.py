@@ -17,7 +17,7 @@ from edge_serve.messages.infer import Parameter
 class InferenceResponse:
     """Output tensors, or an error."""
 
-    __slots__ = ("_error", "_parameters", "_tensors")
+    __slots__ = ("__weakref__", "_error", "_parameters", "_tensors")
 
     def __init__(
         self,

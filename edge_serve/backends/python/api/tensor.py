@@ -30,7 +30,7 @@ _DATATYPES: dict[np.dtype[Any], DataType] = {
 class Tensor:
     """A named tensor; this class has those in CPU memory."""
 
-    __slots__ = ("_array", "_datatype", "_name", "_wire")
+    __slots__ = ("__weakref__", "_array", "_datatype", "_name", "_wire")
 
     _name: str
     _datatype: DataType
