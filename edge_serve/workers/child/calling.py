@@ -175,8 +175,9 @@ class Calling:
         self._start_sender()
         try:
             data = encode_call(number, call, places, home.number if home else 0, token)
-        except ValueError:
-            self._later.put(frame(FrameKind.INFER_FREE, token))
+        except BaseException:  # also of a signal handler of the model
+            if token:
+                self._later.put(frame(FrameKind.INFER_FREE, token))
             raise
         self._open[number] = _Open(on_reply, call)
         self._send(data)

@@ -198,6 +198,18 @@ def test_response_parameters_arrive(scene: PythonScene) -> None:
     assert reply.parameters == {"s": "x", "i": 4, "b": True, "f": 0.5}
 
 
+def test_response_parameters_are_those_of_the_moment_when_the_response_was_made(scene: PythonScene) -> None:
+    body = """
+    parameters, responses = {}, []
+    for parameters["n"], r in enumerate(requests):
+        responses.append(pb_utils.InferenceResponse([], parameters=parameters))
+    parameters["tokens"] = [1, 2]
+    return responses
+    """
+    replies = scene.execute(body, request(number()), request(number()))
+    assert [reply.parameters for reply in replies] == [{"n": 0}, {"n": 1}]
+
+
 def test_async_execute_runs_in_one_loop_that_stays_open_between_calls(scene: PythonScene) -> None:
     source = """
     import asyncio

@@ -105,6 +105,24 @@ def test_an_input_is_named_by_its_place_only_while_its_request_waits(is_decouple
     assert bytes(arena[3 * SIZE :]) == b"x" * SIZE
 
 
+@pytest.mark.parametrize("size", [1, SIZE])
+def test_a_call_that_cannot_be_encoded_releases_its_memory(size: int) -> None:
+    wire, sent = Wire(), threading.Event()
+
+    def send(data: bytes) -> None:
+        wire.send(data)
+        sent.set()
+
+    calling = Calling(send, lambda model, nbytes: (5, 0))
+    arena = memoryview(mmap.mmap(-1, SIZE))
+    calling.home = CallerArena(7, arena, arena)
+    given = InferTensor("X", DataType.UINT8, (size,), bytearray(size))
+    with pytest.raises(TypeError):
+        calling.start(ModelCall("m", -1, [given], [], parameters={"n": object()}), nobody)  # type: ignore[dict-item]
+    assert sent.wait(0.1) is (size == SIZE)
+    assert [one.kind for one in wire.frames] == [FrameKind.INFER_FREE] * (size == SIZE)
+
+
 @pytest.mark.parametrize("name", ["the model's", "calls", "control"])
 def test_a_models_own_thread_may_wake_its_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     every, others = threading.enumerate, set(threading.enumerate())  # pools of other tests

@@ -95,13 +95,14 @@ def _no_list(found: object) -> TypeError:
 
 
 def check_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
-    """Check parameters, and return them.
+    """Check parameters, and return a copy: the model may change its own.
 
     Raises:
         TritonModelException: not a dict of strings to bool, int of 64 bits, str or float.
     """
     if not isinstance(parameters, dict):
         raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
+    parameters = {**parameters}
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")

@@ -160,6 +160,13 @@ def test_a_list_of_tensors_is_the_models_own() -> None:
     assert [one.name() for one in answer.output_tensors()] == ["Y"]
 
 
+def test_parameters_of_a_request_are_those_of_the_moment_when_it_was_made() -> None:
+    parameters: dict[str, Any] = {"n": 1}
+    made = InferenceRequest(**GIVEN, parameters=parameters)
+    parameters |= {"n": 2, "tokens": [1, 2]}
+    assert json.loads(made.parameters()) == {"n": 1}
+
+
 def test_threads_that_ask_at_once_get_the_same_sender() -> None:
     making = threading.Event()
 
