@@ -99,7 +99,10 @@ class ForwardingHandler(logging.Handler):
         self._remote = remote
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._remote.forward_log(record.levelno, self.format(record))
+        try:
+            self._remote.forward_log(record.levelno, self.format(record))
+        except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
+            self.handleError(record)
 
     def install(self) -> None:
         """Forward the records of all loggers, whatever handlers a model adds with `logging.basicConfig`.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import cast
 
 import pytest
 
-from edge_serve.workers.child.process import Control
+from edge_serve.workers.child.process import Control, ForwardingHandler
+from edge_serve.workers.child.remote import Remote
+from edge_serve.workers.wire.frames import Splitter
 
 
 class CollectingSocket:
@@ -31,3 +34,13 @@ def test_a_finalizer_that_sends_while_its_thread_sends_neither_waits_nor_cuts_th
     for frame in (b"first", b"last"):
         collecting.control.send(frame)
     assert collecting.sent == b"firstlaterlast"
+
+
+def test_a_line_that_cannot_be_formatted_does_not_fail_its_caller(capsys: pytest.CaptureFixture[str]) -> None:
+    frames: list[bytes] = []
+    logger = logging.Logger("a model's")
+    logger.addHandler(ForwardingHandler(Remote(frames.append)))
+    logger.warning("deprecated", FutureWarning)
+    logger.warning("next")
+    assert [one.json()["text"] for one in Splitter().feed(b"".join(frames))] == ["next"]
+    assert "--- Logging error ---" in capsys.readouterr().err
