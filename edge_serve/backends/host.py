@@ -6,7 +6,9 @@ nowhere, and calls to other models are refused.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
@@ -140,6 +142,20 @@ class Alone:
 
 
 _host: Host = Alone()
+
+#: acquired to send a message to the server, and before that for a change which the message is about, so that messages
+#: come in the order of the changes. It is one lock for both: the garbage collector may run a finalizer in a thread that
+#: is sending, and with two locks it could wait there for a thread that waits to send. Hence it is reentrant, too
+lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a forked child: the thread that held it may not be there to release it."""
+    global lock
+    lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def install(host: Host) -> Host:

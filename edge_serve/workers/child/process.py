@@ -13,9 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+from edge_serve.backends import host
 from edge_serve.workers.child.lifetime_guard import LifetimeGuard
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.wire.frames import Frame, FrameKind, Splitter, frame, json_frame
@@ -38,9 +39,14 @@ class FrameSender:
 
     __slots__ = ("_later", "_lock", "_sending", "_socket")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, lock: AbstractContextManager[object] | None = None) -> None:
+        """Make a sender.
+
+        Args:
+            lock: a reentrant one that its callers may have acquired; None = one of its own.
+        """
         self._socket = sock
-        self._lock = threading.RLock()
+        self._lock = lock or threading.RLock()
         self._sending = False
         self._later: deque[bytes] = deque()
 
@@ -68,7 +74,7 @@ class Control:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._sender = FrameSender(sock)
+        self._sender = FrameSender(sock, host.lock)
         self._splitter = Splitter()
         self.descriptors: list[int] = []
 
@@ -78,8 +84,8 @@ class Control:
             self._sender.send(data)
 
     def disconnect(self) -> None:
-        """Close the channel in a forked child. The lock is replaced, because its owner was not copied by the fork."""
-        self._sender = FrameSender(self._socket)
+        """Close the channel in a forked child, where `host.lock` is another one."""
+        self._sender = FrameSender(self._socket, host.lock)
         self._socket.close()
 
     def receive(self) -> list[Frame] | None:
@@ -97,6 +103,14 @@ class ForwardingHandler(logging.Handler):
     def __init__(self, remote: Remote) -> None:
         super().__init__()
         self._remote = remote
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Emit a record that the filters let pass, without the lock of a handler: a thread that waits there for the
+        channel would keep a finalizer from logging, which runs in the thread that sends."""
+        passed = self.filter(record)
+        if passed:
+            self.emit(passed if isinstance(passed, logging.LogRecord) else record)
+        return bool(passed)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -6,9 +6,7 @@ Contract and texts: triton-inference-server/python_backend src/metric.cc and src
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import threading
 from collections.abc import Iterable, Mapping
 
 from edge_serve.backends import host
@@ -16,17 +14,6 @@ from edge_serve.backends.python.api.errors import MODULE, NativeEnum, TritonMode
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
-# Reentrant: the garbage collector may call __del__ while a method holds it.
-_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """Replace the lock in a forked child: the thread that held it may not be there to release it."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 class MetricKind(NativeEnum):
@@ -97,7 +84,7 @@ class Metric:
             TritonModelException: a negative number for a counter; a histogram.
         """
         value = _number("increment", value)
-        with _lock:
+        with host.lock:
             self._check("increment", MetricKind.COUNTER, MetricKind.GAUGE)
             if self._family.kind is MetricKind.COUNTER and value < 0:
                 raise TritonModelException(
@@ -114,7 +101,7 @@ class Metric:
             TritonModelException: not a gauge.
         """
         value = _number("set", value)
-        with _lock:
+        with host.lock:
             self._check("set", MetricKind.GAUGE)
             self._series.value = value
             self._family.send(self._labels, "set", value)
@@ -126,7 +113,7 @@ class Metric:
             TritonModelException: not a histogram.
         """
         value = _number("observe", value)
-        with _lock:
+        with host.lock:
             self._check("observe", MetricKind.HISTOGRAM)
             self._family.send(self._labels, "observe", value)
 
@@ -136,7 +123,7 @@ class Metric:
         Raises:
             TritonModelException: a histogram.
         """
-        with _lock:
+        with host.lock:
             self._check("value", MetricKind.COUNTER, MetricKind.GAUGE)
             return self._series.value
 
@@ -184,7 +171,7 @@ class MetricFamily:
         )
         if not _NAME.fullmatch(name):
             raise TritonModelException("Error when creating MetricFamily: Invalid metric name")
-        with _lock:
+        with host.lock:
             family = _families.setdefault(name, _Family(name, description, kind))
             if family.kind is not kind:
                 raise TritonModelException(
@@ -215,7 +202,7 @@ class MetricFamily:
 
     def _acquire_series(self, labels: _Labels, bounds: tuple[float, ...]) -> _Series:
         """Return a series, a new one if there is none. This family owns it from now on."""
-        with _lock:
+        with host.lock:
             family = self._family
             series = family.series.get(labels)
             if series is None:
@@ -255,7 +242,7 @@ class MetricFamily:
         return bounds
 
     def __del__(self) -> None:
-        with _lock:
+        with host.lock:
             family = getattr(self, "_family", None)
             if family is None:
                 return
