@@ -29,6 +29,7 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 _READ_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
+_model_log = logging.getLogger("edge_serve.model")
 
 
 class Rate:
@@ -167,7 +168,8 @@ class WorkerOutput:
 
 
 class ModelLog:
-    """The log of one worker's models. Lines above the rate are counted and discarded.
+    """The log of one worker's models. Lines above the rate are counted and discarded; warnings and errors have a rate
+    of their own.
 
     Args:
         about: the one model of the worker, as fields of the lines; None = it has several.
@@ -177,7 +179,7 @@ class ModelLog:
         self._loop = loop
         self._label = label
         self._about = about
-        self._rate = Rate(200, 1000)
+        self._rate, self._rate_of_warnings = Rate(200, 1000), Rate(200, 1000)
         self._unlogged = 0
 
     def write(self, value: dict[str, Any], placements: Sequence[ModelPlacement]) -> None:
@@ -186,19 +188,23 @@ class ModelLog:
         Args:
             placements: the opened models of the worker.
         """
-        if not self._rate.take(self._loop.time()):
-            self._unlogged += 1
-            return
-        if self._unlogged:
-            text = "%s: %d log lines dropped: the model logs too much"
-            log.warning(text, self._label, self._unlogged, extra=self._about)
-            self._unlogged = 0
         if "once" in value:
             _warn_once(value, placements)
             return
-        level, text = value.get("level"), str(value.get("text"))[:LOG_CHARACTERS]
-        known = level if isinstance(level, int) else logging.INFO
-        logging.getLogger("edge_serve.model").log(known, "%s: %s", self._label, text, extra=self._about)
+        level = value.get("level")
+        known = min(max(level, logging.NOTSET), logging.CRITICAL) if isinstance(level, int) else logging.INFO
+        if not _model_log.isEnabledFor(known):
+            return
+        rate = self._rate if known < logging.WARNING else self._rate_of_warnings
+        if not rate.take(self._loop.time()):
+            self._unlogged += 1
+            return
+        if self._unlogged:
+            dropped = "%s: %d log lines dropped: the model logs too much"
+            log.warning(dropped, self._label, self._unlogged, extra=self._about)
+            self._unlogged = 0
+        text = str(value.get("text"))[:LOG_CHARACTERS]
+        _model_log.log(known, "%s: %s", self._label, text, extra=self._about)
 
 
 def _warn_once(value: dict[str, Any], placements: Sequence[ModelPlacement]) -> None:

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from edge_serve.messages.log_fields import RECURS
 from edge_serve.workers.front import output
-from edge_serve.workers.front.output import LONGEST_LINE, Rate, WorkerOutput
+from edge_serve.workers.front.output import LONGEST_LINE, ModelLog, Rate, WorkerOutput
+from edge_serve.workers.front.placement import ModelPlacement
 from tests.workers.harness import run
 
 
@@ -64,6 +66,42 @@ def test_the_rate_refills() -> None:
     assert [rate.take(at) for at in (100, 100, 100, 100.0625, 100.125, 100.125, 200, 200, 200)] == [
         True, True, False, False, True, False, True, True, False,
     ]  # fmt: skip
+
+
+def model_log_of(level: int, caplog: pytest.LogCaptureFixture) -> ModelLog:
+    """Return the log of a worker whose clock stands still, in a server that shows lines from `level` on."""
+    caplog.set_level(level, "edge_serve.model")
+    return ModelLog(cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: 0.0)), "m", None)
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+def test_many_lines_do_not_push_out_errors(caplog: pytest.LogCaptureFixture, level: int) -> None:
+    model_log = model_log_of(logging.DEBUG, caplog)
+    for _ in range(3000):
+        model_log.write({"level": level, "text": "step"}, ())
+    model_log.write({"level": logging.ERROR, "text": "the reason"}, ())
+    assert [one.getMessage() for one in caplog.records[1000:]] == [
+        "m: 2000 log lines dropped: the model logs too much", "m: the reason",
+    ]  # fmt: skip
+
+
+def test_lines_of_a_level_that_is_not_shown_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    model_log = model_log_of(logging.INFO, caplog)
+    for _ in range(3000):
+        model_log.write({"level": logging.DEBUG, "text": "step"}, ())
+    model_log.write({"level": logging.INFO, "text": "ready"}, ())
+    assert [one.getMessage() for one in caplog.records] == ["m: ready"]
+
+
+def test_a_warning_that_is_sent_once_is_never_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    model_log = model_log_of(logging.INFO, caplog)
+    for _ in range(3000):
+        model_log.write({"level": logging.ERROR, "text": "failed"}, ())
+    link = SimpleNamespace(warned=set())
+    placement = SimpleNamespace(number=7, link=link, spec=SimpleNamespace(name="m", version=1))
+    for _ in range(2):  # of two instances
+        model_log.write({"model": 7, "once": "Y", "text": "output 'Y' differs"}, [cast(ModelPlacement, placement)])
+    assert [one.getMessage() for one in caplog.records[1000:]] == ["output 'Y' differs"]
 
 
 def printed(data: bytes, **settings: Any) -> WorkerOutput:
