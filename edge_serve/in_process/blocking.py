@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from edge_serve.errors import Unavailable
@@ -26,20 +26,20 @@ class Session:
     """
 
     def __init__(self, start: Callable[[], Coroutine[Any, Any, AsyncSession]]) -> None:
-        self._closed = self._closing = False
+        self._closed = False
         self._submitting = threading.Lock()
-        #: the thread that closes has it; that thread itself may call again, as from the handler of a signal
-        self._close_lock = threading.RLock()
         #: the process with the thread of the loop: a fork copies this object, and not the thread
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._started: Future[AsyncSession] = Future()
+        #: not `Thread.join`: before Python 3.13, Ctrl-C in it makes the thread appear to have ended
+        self._ended: Future[None] = Future()
+        self._ending = asyncio.Event()
+        self._server = self._loop.create_task(self._serve(start), name="server")
         self._thread = threading.Thread(target=self._run_loop, name="edge-serve", daemon=True)
         self._thread.start()
-        try:
-            self._session = self._run(start())
-        except BaseException:
-            self._stop()
-            raise
+        with self._cancelling():
+            self._session = self._started.result()
         self.addresses = self._session.addresses
 
     def infer(self, model: str, inputs: Inputs, options: Options | None = None, **more: Any) -> Outputs:
@@ -74,19 +74,15 @@ class Session:
     def close(self) -> None:
         """Answer the accepted requests, then stop the server; the end of `with` does this.
 
-        The first call does it. Those of other threads wait until it has, and later ones do nothing. So do those of a
-        forked process: the server is that of the process that started it.
+        Each call waits until that is done. Ctrl-C meanwhile stops the server without waiting for answers. In a forked
+        process this does nothing: the server is that of the process that started it.
         """
         if os.getpid() != self._process:
             return
-        with self._close_lock:
-            if self._closing:
-                return
-            self._closing = True
-            try:
-                self._run(self._session.close())
-            finally:
-                self._stop()
+        self._call_soon(self._ending.set)
+        with self._cancelling():
+            self._ended.result()
+        self._thread.join()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if os.getpid() != self._process:  # before the lock, which a thread may have had at the fork
@@ -110,22 +106,50 @@ class Session:
 
     def _close_stream(self, responses: AsyncGenerator[Outputs, None]) -> None:
         """Close a stream without waiting: the garbage collector calls this in any thread, also that of the loop."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the stream
-            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(_close(responses)))
+        self._call_soon(lambda: self._loop.create_task(_close(responses)))
 
-    def _stop(self) -> None:
-        """Stop the loop. Calls that still wait in another thread fail."""
-        with self._submitting:
-            self._closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+    def _call_soon(self, callback: Callable[[], object]) -> None:
+        """Call this in the thread of the loop, unless that has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
+
+    @contextlib.contextmanager
+    def _cancelling(self) -> Iterator[None]:
+        """Cancel the server's start or end when a wait for it is interrupted, and wait until its processes are
+        stopped."""
+        try:
+            yield
+        except BaseException:
+            self._call_soon(self._server.cancel)
+            self._ended.exception()
+            raise
+
+    async def _serve(self, start: Callable[[], Coroutine[Any, Any, AsyncSession]]) -> None:
+        """Run the server until `_ending`."""
+        try:
+            session = await start()
+        except BaseException as error:
+            self._started.set_exception(error)
+            return
+        self._started.set_result(session)
+        try:
+            await self._ending.wait()
+        finally:
+            await session.close()
 
     def _run_loop(self) -> None:
-        """Run the loop until `_stop`, and close it: in its own thread, because that of the caller may run another."""
-        self._loop.run_forever()
-        self._loop.run_until_complete(_cancel_rest())
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        """Run the loop as long as the server, and close it: in its own thread, because that of the caller may run
+        another. Calls that still wait in another thread fail."""
+        try:
+            self._loop.run_until_complete(asyncio.wait({self._server}))
+            with self._submitting:
+                self._closed = True
+            self._loop.run_until_complete(_cancel_rest())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+        finally:
+            error = None if self._server.cancelled() else self._server.exception()
+            self._ended.set_exception(error) if error is not None else self._ended.set_result(None)
 
 
 async def _next(responses: AsyncIterator[Outputs]) -> Outputs | None:

@@ -219,11 +219,15 @@ def _check_number(name: str, value: Any) -> None:
 
 
 async def stop_server(running: server.ServerProcess) -> None:
-    """Stop a server, whether or not it has started."""
+    """Stop a server, whether or not it has started. A cancellation ends the draining; the processes are stopped."""
     try:
         await running.stop()
     finally:
-        await running.close()
+        closing = asyncio.create_task(running.close(), name="close")
+        try:
+            await asyncio.shield(closing)
+        finally:
+            await asyncio.wait({closing})
 
 
 async def _done(start: Callable[[Callable[[EdgeServeError | None], None]], None]) -> None:

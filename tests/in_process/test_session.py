@@ -6,6 +6,7 @@ import asyncio
 import collections
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,13 +15,14 @@ import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import edge_serve
 from edge_serve import AsyncSession, Server, Session
+from edge_serve import server as composition
 from edge_serve.errors import (
     AlreadyExists,
     EdgeServeError,
@@ -31,7 +33,7 @@ from edge_serve.errors import (
     Unsupported,
 )
 from edge_serve.in_process import responses
-from edge_serve.in_process.session import Options
+from edge_serve.in_process.session import Options, stop_server
 from edge_serve.messages.tensors import Array
 from edge_serve.transport.door import listeners
 from tests.processes import started_here
@@ -385,18 +387,22 @@ def test_a_session_that_is_over_says_so(tmp_path: Path) -> None:
 
 
 class Ending(AsyncSession):
-    """A session without a server, whose end takes a moment."""
+    """A session without a server, whose end takes a moment, and the stop of its processes another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, draining: float = 0.01) -> None:
         self.addresses, self.closed = {}, 0
+        self._draining = draining
 
     async def close(self) -> None:
-        await asyncio.sleep(0.01)
-        self.closed += 1
+        try:
+            await asyncio.sleep(self._draining)
+        finally:
+            await asyncio.sleep(0.01)
+            self.closed += 1
 
 
-def ending_session() -> tuple[Session, Ending]:
-    ending = Ending()
+def ending_session(draining: float = 0.01) -> tuple[Session, Ending]:
+    ending = Ending(draining)
 
     async def start() -> AsyncSession:
         return ending
@@ -420,6 +426,83 @@ def test_a_session_is_closed_once() -> None:
     session.close()
 
     assert seen == [1, 1, 1]  # each call ended after the session
+
+
+def press_ctrl_c_after(seconds: float) -> None:
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def test_ctrl_c_at_the_end_of_a_session_stops_the_processes_without_draining() -> None:
+    session, ending = ending_session(draining=PATIENCE)
+    press_ctrl_c_after(0.1)
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    assert ending.closed == 1
+    session.close()
+    assert ending.closed == 1
+
+
+def test_ctrl_c_at_the_start_of_a_session_stops_the_processes() -> None:
+    ended = []
+
+    async def start() -> AsyncSession:
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+        raise AssertionError("it was not cancelled")
+
+    press_ctrl_c_after(0.1)
+    with pytest.raises(KeyboardInterrupt):
+        Session(start)
+    assert ended
+
+
+class Stopping:
+    """A server that never ends its draining if it is `busy`, and whose stop of processes takes a moment."""
+
+    def __init__(self, busy: bool) -> None:
+        self.waits = asyncio.Event()
+        self.closed = False
+        self._busy = busy
+
+    async def stop(self) -> None:
+        if self._busy:
+            self.waits.set()
+            await asyncio.sleep(PATIENCE)
+
+    async def close(self) -> None:
+        self.waits.set()
+        await asyncio.sleep(0.01)
+        self.closed = True
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_stop_that_is_cancelled_stops_the_processes(busy: bool) -> None:
+    async def main() -> None:
+        stopping = Stopping(busy)
+        stop = asyncio.ensure_future(stop_server(cast(composition.ServerProcess, stopping)))
+        await stopping.waits.wait()
+        stop.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stop
+        assert stopping.closed
+
+    asyncio.run(main())
+
+
+def test_an_error_at_the_end_of_a_session_is_raised() -> None:
+    class Failing(Ending):
+        async def close(self) -> None:
+            raise ZeroDivisionError
+
+    async def start() -> AsyncSession:
+        return Failing()
+
+    session = Session(start)
+    with pytest.raises(ZeroDivisionError):
+        session.close()
 
 
 def test_a_program_with_an_event_loop_may_use_a_session_that_blocks() -> None:
