@@ -117,7 +117,8 @@ def test_a_model_gets_its_inputs_in_the_order_of_the_caller(make: Make) -> None:
 def test_a_decoupled_model_streams(make: Make) -> None:
     config = CONFIG.replace("max_batch_size: 4", "model_transaction_policy { decoupled: true }")
     body = """sender = request.get_response_sender()
-for value in x: sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([value]))]))
+y = np.zeros(1, np.float32)
+for y[0] in x: sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)]))
 import threading
 threading.Timer(0.01, sender.send, (None, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)).start()
 return None"""

@@ -172,7 +172,10 @@ class BackendInstance(Protocol):
     """
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
-        """One reply per request, in order (empty for a decoupled model). An exception fails the whole batch."""
+        """One reply per request, in order (empty for a decoupled model). An exception fails the whole batch.
+
+        The outputs are copied before the next call, which may write to their memory.
+        """
 
     def is_ready(self) -> bool:
         """False when the instance is alive and cannot serve."""
@@ -223,6 +226,7 @@ class QueueingInstance(BackendInstance, Protocol):
     def finish(self, begun: Any) -> list[Reply]:
         """Wait for a batch, and return one reply per request. Called in the order of `begin`, by another thread.
 
+        No later `begin` or `finish` may write to the memory of the outputs, because it may run while they are copied.
         An exception fails the batch: then nothing of it may still run or write.
         """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,10 +15,13 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.workers.child.batch import Answers, encode_reply
+from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.frames.batch import BatchReply
 from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.front.workers import Hooks, OpenedModel, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.wire.layout import TensorLayout
 
 #: nothing here takes longer unless it is broken
 PATIENCE = 20.0
@@ -100,6 +103,13 @@ def values(reply: Reply, output: int = 0) -> list[int]:
     assert reply.error is None, reply.error
     elements: list[int] = reply.outputs[output].array().ravel().tolist()
     return elements
+
+
+def reply_frame(layout: TensorLayout, batch_id: int, replies: Sequence[Reply], room: OutputRoom, **how: Any) -> bytes:
+    """A REPLY frame as a worker writes it; `how` has `wanted`, and the marks."""
+    answers = Answers(layout, room, len(replies))
+    answers.add(replies, how.get("wanted") or [None] * len(replies))
+    return encode_reply(answers, batch_id, how.get("marks", (1, 2, 3)), lambda: 4)
 
 
 class Served:

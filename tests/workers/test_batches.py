@@ -13,13 +13,13 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.tensors import INLINE_BYTES, DataType, InferTensor, join_bytes, zero_tensor
-from edge_serve.workers.child.batch import Batch, decode_execute, encode_reply
+from edge_serve.workers.child.batch import Batch, decode_execute
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.frames import HEADER_SIZE, REPLY_HEAD, FrameError, parse_header
 from edge_serve.workers.wire.layout import TensorLayout
-from tests.workers.harness import config
+from tests.workers.harness import config, reply_frame
 
 LAYOUT = TensorLayout(config())
 NOWHERE = memoryview(b"")
@@ -40,9 +40,7 @@ def written(
     replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None] | None = None, room: OutputRoom | None = None
 ) -> bytes:
     """A REPLY frame."""
-    return encode_reply(
-        LAYOUT, 5, replies, wanted or [None] * len(replies), room or OutputRoom(NOWHERE, 0, 0, refuse), (1, 2, 3), int
-    )
+    return reply_frame(LAYOUT, 5, replies, room or OutputRoom(NOWHERE, 0, 0, refuse), wanted=wanted)
 
 
 def back(sent: bytes, slot: Any = None) -> list[Reply]:
@@ -210,8 +208,8 @@ def test_a_malformed_tensor_is_refused_by_the_worker() -> None:
 
 def test_an_output_outside_its_slot_is_refused() -> None:
     arena = Arena("m", Budget(1 << 20), 1 << 20)
-    slot, other = arena.allocate(4 * INLINE_BYTES), arena.allocate(4 * INLINE_BYTES)
-    room = OutputRoom(arena.view, other.offset, other.capacity, refuse)
+    slot, larger = arena.allocate(2 * INLINE_BYTES), arena.allocate(4 * INLINE_BYTES)
+    room = OutputRoom(arena.view, larger.offset, larger.capacity, refuse)
     sent = written([Reply([tensor("OUTPUT0", np.zeros((1, INLINE_BYTES)))])], room=room)
     with pytest.raises(FrameError, match="outside its slot"):
         back(sent, slot)

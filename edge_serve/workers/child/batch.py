@@ -214,66 +214,90 @@ def with_late(replies: Sequence[Reply], late: Collection[int], count: int) -> li
 _REPLY, _PARTIAL = FrameKind.REPLY.value, FrameKind.PARTIAL.value
 
 
-def encode_answers(
-    layout: TensorLayout,
-    replies: Sequence[Reply],
-    wanted: Sequence[Sequence[str] | None],
-    room: OutputRoom,
-    mismatches: Mismatches | None = None,
-    rows: Sequence[int] | None = None,
-) -> tuple[list[Any], int, list[Any], int]:
-    """Return the descriptions of replies as parts, their bytes, the data of tensors as parts, and their bytes.
+class Answers:
+    """Encoded answers to the first requests of a batch, as copies: a model may write its next outputs to the memory of
+    these.
 
     Args:
-        wanted: the outputs that each request asked for; None = all.
-        mismatches: reports outputs that differ from the configuration.
-        rows: the batch dimension of each request; None = unknown.
+        count: requests of the batch.
 
-    Raises:
-        Unavailable: there is no memory for the large outputs.
+    Attributes:
+        room: has the data of large outputs.
+        parts: descriptions, and before them an empty part for the head of the frame.
+        data: of tensors that lie in the frame; size: their bytes.
     """
-    parts: list[Any] = [b""]
-    data: list[Any] = []
-    position, reserved = 0, False
-    index_of, known = layout.output_index, mismatches.known if mismatches is not None else ()
-    for number, (reply, names) in enumerate(zip(replies, wanted, strict=True)):
-        if reply.error is not None or reply.rescheduled:
-            parts.append(_without_outputs(reply))
-            continue
-        outputs = reply.outputs if names is None else [tensor for tensor in reply.outputs if tensor.name in names]
-        total = 0
-        for tensor in outputs:
-            total += len(tensor.data)
-        if total > INLINE_BYTES and not reserved:
-            room.reserve(replies, wanted)
-            reserved = True
-        base, block, unnamed = position, b"", []
-        for tensor in outputs:
-            shape, size, datatype = tensor.shape, len(tensor.data), tensor.datatype
-            if datatype.size and prod(shape) * datatype.size != size:
-                raise Internal(f"output '{tensor.name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
-            if total > INLINE_BYTES:
-                place, where = IN_ARENA, room.put(tensor.data)
-            else:
-                place, where = IN_FRAME, position - base
-                data.append(tensor.data)
-                position += size
-                if size & 15:
-                    data.append(PAD[size & 15 :])
-                    position += 16 - (size & 15)
-            index = index_of.get(tensor.name, UNNAMED)
-            if index == UNNAMED:
-                unnamed.append(tensor.name)
-            rank = len(shape)
-            block += TENSOR[rank].pack(rank, datatype._value_, index, place, where, size, *shape)
-        if mismatches is not None:
-            described = (block, 0 if rows is None else rows[number], -1 if names is None else len(names))
-            if described not in known or reply.dropped:
-                mismatches.check(described, reply, outputs, names)
-        extra = _extra(reply, unnamed) if reply.parameters or unnamed or reply.personal or reply.stored else b""
-        parts.append(ANSWER.pack(0, len(extra), len(block), base))
-        parts.append(extra + block)
-    return parts, sum(map(len, parts)), data, position
+
+    __slots__ = ("_added", "_layout", "count", "data", "parts", "room", "size")
+
+    def __init__(self, layout: TensorLayout, room: OutputRoom, count: int) -> None:
+        self._layout = layout
+        self._added = 0
+        self.room = room
+        self.count = count
+        self.parts: list[bytes] = [b""]
+        self.data: list[bytes] = []
+        self.size = 0
+
+    def add(
+        self,
+        replies: Sequence[Reply],
+        wanted: Sequence[Sequence[str] | None],
+        mismatches: Mismatches | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Encode replies to the next requests; none of them if there is an error.
+
+        Args:
+            wanted: the outputs that each request asked for; None = all.
+            mismatches: reports outputs that differ from the configuration.
+            rows: the batch dimension of each request; None = unknown.
+
+        Raises:
+            Unavailable: there is no memory for the large outputs.
+            Exception: a backend returned what is no tensor.
+        """
+        parts: list[bytes] = []
+        data: list[Any] = []
+        position, reserved, room = self.size, False, self.room
+        index_of, known = self._layout.output_index, mismatches.known if mismatches is not None else ()
+        for number, (reply, names) in enumerate(zip(replies, wanted, strict=True)):
+            if reply.error is not None or reply.rescheduled:
+                parts.append(_without_outputs(reply))
+                continue
+            outputs = reply.outputs if names is None else [tensor for tensor in reply.outputs if tensor.name in names]
+            total = sum([len(tensor.data) for tensor in outputs])
+            if total > INLINE_BYTES and not reserved:
+                room.reserve(replies, wanted, (self.count - self._added) // len(replies))
+                reserved = True
+            base, block, unnamed = position, b"", []
+            for tensor in outputs:
+                shape, size, datatype = tensor.shape, len(tensor.data), tensor.datatype
+                if datatype.size and prod(shape) * datatype.size != size:
+                    raise Internal(
+                        f"output '{tensor.name}' has {size} bytes, which is not {datatype.name} {list(shape)}"
+                    )
+                if total > INLINE_BYTES:
+                    place, where = IN_ARENA, room.put(tensor.data)
+                else:
+                    place, where = IN_FRAME, position - base
+                    data.append(tensor.data)
+                    position += size
+                    if size & 15:
+                        data.append(PAD[size & 15 :])
+                        position += 16 - (size & 15)
+                index = index_of.get(tensor.name, UNNAMED)
+                if index == UNNAMED:
+                    unnamed.append(tensor.name)
+                block += TENSOR[len(shape)].pack(len(shape), datatype._value_, index, place, where, size, *shape)
+            if mismatches is not None:
+                described = (block, 0 if rows is None else rows[number], -1 if names is None else len(names))
+                if described not in known or reply.dropped:
+                    mismatches.check(described, reply, outputs, names)
+            extra = _extra(reply, unnamed) if reply.parameters or unnamed or reply.personal or reply.stored else b""
+            parts += (ANSWER.pack(0, len(extra), len(block), base), extra + block)
+        self.data.append(b"".join(data))
+        self.parts += parts
+        self.size, self._added = position, self._added + len(replies)
 
 
 def _without_outputs(reply: Reply) -> bytes:
@@ -291,31 +315,17 @@ def _extra(reply: Reply, unnamed: list[str]) -> bytes:
     return json.dumps(told).encode()
 
 
-def encode_reply(
-    layout: TensorLayout,
-    batch_id: int,
-    replies: Sequence[Reply],
-    wanted: Sequence[Sequence[str] | None],
-    room: OutputRoom,
-    marks: tuple[int, int, int],
-    clock: Callable[[], int],
-    mismatches: Mismatches | None = None,
-    rows: Sequence[int] | None = None,
-) -> bytes:
-    """Return a REPLY frame. Other arguments as `encode_answers`.
+def encode_reply(answers: Answers, batch_id: int, marks: tuple[int, int, int], clock: Callable[[], int]) -> bytes:
+    """Return a REPLY frame.
 
     Args:
         marks: start, inputs ready, and outputs ready; the end is now.
-
-    Raises:
-        Unavailable: there is no memory for the large outputs.
-        Exception: a backend returned what is no tensor.
     """
-    parts, meta, data, size = encode_answers(layout, replies, wanted, room, mismatches, rows)
-    head = HEADER.pack(REPLY_HEAD.size + meta + size, VERSION, _REPLY, len(replies), batch_id)
-    parts[0] = head + REPLY_HEAD.pack(*marks, clock(), room.token, meta)
-    parts += data
-    return b"".join(parts)
+    parts = answers.parts
+    meta = sum(map(len, parts))
+    head = HEADER.pack(REPLY_HEAD.size + meta + answers.size, VERSION, _REPLY, answers.count, batch_id)
+    parts[0] = head + REPLY_HEAD.pack(*marks, clock(), answers.room.token, meta)
+    return b"".join(parts + answers.data)
 
 
 def encode_partial(
@@ -335,9 +345,11 @@ def encode_partial(
         Exception: a backend returned what is no tensor.
     """
     replies, mismatches = ([Reply()], None) if reply is None else ([reply], mismatches)
-    parts, meta, data, size = encode_answers(layout, replies, [wanted], room, mismatches)
-    head = HEADER.pack(PARTIAL_HEAD.size + meta + size, VERSION, _PARTIAL, 1, batch_id)
+    answers = Answers(layout, room, 1)
+    answers.add(replies, [wanted], mismatches)
+    parts = answers.parts
+    meta = sum(map(len, parts))
+    head = HEADER.pack(PARTIAL_HEAD.size + meta + answers.size, VERSION, _PARTIAL, 1, batch_id)
     flags = (FINAL if final else 0) | (NULL if reply is None else 0)
     parts[0] = head + PARTIAL_HEAD.pack(index, flags, room.token, meta)
-    parts += data
-    return b"".join(parts)
+    return b"".join(parts + answers.data)

@@ -18,6 +18,7 @@ from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.workers.child.batch import (
     TIMEOUT_EXPIRED,
+    Answers,
     Batch,
     cancel_key,
     decode_execute,
@@ -206,17 +207,17 @@ class Instance:
             return 0
         if layout.decoupled:
             self._cancellations.open(batch.id, len(batch.requests))
-        timing = Timing()
-        ready = clock()
+        answers = Answers(layout, self._room(batch), len(batch.requests))
         if batch.each:
-            replies, times = self._execute_each(batch, start)
+            replies, times = self._execute_each(batch, start, answers)
         else:
+            timing = Timing()
+            ready = clock()
             replies = self._execute(batch, timing, ready)
             times = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
-        if batch.shared is not None:
-            self._write_shared(batch.shared, batch.wanted, replies)
+            self._encode(answers, batch, replies)
         batch_id, poll_us = batch.id, batch.poll_us
-        data = self._encode(batch, replies, times)
+        data = encode_reply(answers, batch_id, times, clock)
         if layout.decoupled:
             self._send(data)
             self._close_failed(batch, replies)
@@ -230,51 +231,44 @@ class Instance:
             exit_worker(self._lost)
         return poll_us
 
-    def _write_shared(
-        self, requests: Mapping[int, SharedRequest], wanted: Sequence[Sequence[str] | None], replies: list[Reply]
-    ) -> None:
-        """Write the outputs for clients' memory there. `requests` are by position."""
-        for i, shared in requests.items():
-            reply = replies[i] = shared.answer(replies[i], wanted[i])
-            if isinstance(reply.error, DeviceLost):
-                self._lost = reply.error.message
-
     def _refuse(self, received: bytearray, fault: Exception) -> None:
         """Answer a batch that cannot be read."""
         _, _, _, count, batch_id = HEADER.unpack_from(received)
         error = self._error_of(fault)
         now = time.monotonic_ns()
         room = OutputRoom(self._arena, 0, 0, self._need, batch_id)
-        replies, wanted = [Reply(error=error)] * count, [None] * count
-        data = encode_reply(self._layout, batch_id, replies, wanted, room, (now, now, now), time.monotonic_ns)
-        self._send(data)
+        answers = Answers(self._layout, room, count)
+        answers.add([Reply(error=error)] * count, [None] * count)
+        self._send(encode_reply(answers, batch_id, (now, now, now), time.monotonic_ns))
 
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
         requests, late = in_time(batch, now_ns)
         replies = self._call(requests, timing) if requests else []
         return with_late(replies, late, len(batch.requests)) if late else replies
 
-    def _execute_each(self, batch: Batch, start_ns: int) -> tuple[list[Reply], tuple[int, int, int]]:
-        """Execute requests one by one. The marks give inputs, compute, and outputs the time that they took in all."""
+    def _execute_each(self, batch: Batch, start_ns: int, answers: Answers) -> tuple[list[Reply], tuple[int, int, int]]:
+        """Execute requests one by one, and answer each before the next one runs. The marks give inputs, compute, and
+        outputs the time that they took in all.
+        """
         clock = time.monotonic_ns
         replies: list[Reply] = []
         inputs = outputs = 0
         now = clock()
         for i, request in enumerate(batch.requests):
-            if batch.deadlines and 0 < batch.deadlines[i] <= now:
-                replies.append(Reply(error=Unavailable(TIMEOUT_EXPIRED)))
-                continue
-            if batch.shared is not None and i in batch.shared and batch.shared[i].error is not None:
-                replies.append(Reply())
-                continue
             timing = Timing()
-            replies += self._call((request,), timing)
-            done = clock()
+            if batch.deadlines and 0 < batch.deadlines[i] <= now:
+                one = [Reply(error=Unavailable(TIMEOUT_EXPIRED))]
+            elif batch.shared is not None and i in batch.shared and batch.shared[i].error is not None:
+                one = [Reply()]
+            else:
+                one = self._call((request,), timing)
+            computed = timing.output_start_ns or clock()
             if timing.input_end_ns:
                 inputs += timing.input_end_ns - now
-            if timing.output_start_ns:
-                outputs += done - timing.output_start_ns
-            now = done
+            self._encode(answers, batch, one, i)
+            replies += one
+            now = clock()
+            outputs += now - computed
         return replies, (start_ns, start_ns + inputs, now - outputs)
 
     def _call(self, requests: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
@@ -305,23 +299,44 @@ class Instance:
     def _error_of(self, fault: BaseException) -> EdgeServeError:
         return fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
 
-    def _encode(
-        self, batch: Batch, replies: list[Reply], marks: tuple[int, int, int], room: OutputRoom | None = None
-    ) -> bytes:
-        if self._layout.cached:
-            for request, reply in zip(batch.requests, replies, strict=False):
+    def _encode(self, answers: Answers, batch: Batch, replies: list[Reply], first: int = 0) -> None:
+        """Encode replies, and write the outputs for clients' memory there. Their memory may then be written again.
+
+        Args:
+            replies: of the whole batch, or of requests that follow each other in it.
+            first: the position of the first of them.
+        """
+        layout, requests, wanted, count = self._layout, batch.requests, batch.wanted, len(replies)
+        if count < len(requests):
+            requests, wanted = requests[first : first + count], wanted[first : first + count]
+        if batch.shared is not None:
+            self._write_shared(batch.shared, wanted, replies, first)
+        if layout.cached:
+            for request, reply in zip(requests, replies, strict=False):
                 reply.personal = request.personal
-        clock = time.monotonic_ns
-        room = room or self._room(batch)
-        rows = [_rows(request) for request in batch.requests] if self._layout.counts_rows else None
-        mismatches = self._mismatches
+        rows = [_rows(request) for request in requests] if layout.counts_rows else None
         try:
-            return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock, mismatches, rows)
+            answers.add(replies, wanted, self._mismatches, rows)
+            return
         except Unavailable as full:
             replies = [_refuse_large(reply, full) for reply in replies]
         except Exception as fault:
-            replies = self._failures(fault, len(replies))
-        return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
+            replies = self._failures(fault, count)
+        answers.add(replies, wanted)
+
+    def _write_shared(
+        self,
+        requests: Mapping[int, SharedRequest],
+        wanted: Sequence[Sequence[str] | None],
+        replies: list[Reply],
+        first: int,
+    ) -> None:
+        """Write the outputs for clients' memory there. `requests` are by position in the batch."""
+        for i, names in enumerate(wanted):
+            if (shared := requests.get(first + i)) is not None:
+                reply = replies[i] = shared.answer(replies[i], names)
+                if isinstance(reply.error, DeviceLost):
+                    self._lost = reply.error.message
 
     def _room(self, batch: Batch) -> OutputRoom:
         return OutputRoom(self._arena, batch.slot_offset, batch.slot_capacity, self._need, batch.id)

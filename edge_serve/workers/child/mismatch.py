@@ -1,7 +1,7 @@
 """Compares the outputs that a model returns with its configuration, and reports each output that differs once.
 
 Triton sends such outputs to the client as they are, and so does this server; the log names them. The replies of a model
-look alike, so `encode_answers` finds their descriptions in `known`, and calls `check` for new ones only.
+look alike, so `Answers.add` finds their descriptions in `known`, and calls `check` for new ones only.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, QueueingInstance, Reply, Timing
 from edge_serve.records import slotted
-from edge_serve.workers.child.batch import Batch, decode_execute, in_time, with_late
+from edge_serve.workers.child.batch import Answers, Batch, decode_execute, encode_reply, in_time, with_late
 from edge_serve.workers.child.instance import Instance, exit_worker
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.wire.layout import TensorLayout
@@ -164,11 +164,11 @@ class PipelinedInstance(Instance):
     def _answer(self, one: _Batch) -> None:
         batch, now = one.batch, time.monotonic_ns()
         replies = with_late(one.replies, one.late, len(batch.requests)) if one.late else one.replies
-        if batch.shared is not None:
-            self._write_shared(batch.shared, batch.wanted, replies)
         marks = (one.start_ns, one.start_ns + one.inputs_ns, now - one.outputs_ns)
         try:
-            self._send(self._encode(batch, replies, marks, one.room))
+            answers = Answers(self._layout, one.room, len(replies))
+            self._encode(answers, batch, replies)
+            self._send(encode_reply(answers, batch.id, marks, time.monotonic_ns))
         finally:
             self._cancellations.done(batch.id)
 

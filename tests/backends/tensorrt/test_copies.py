@@ -13,7 +13,6 @@ from edge_serve.backends.cuda.device_data import address_of
 from edge_serve.backends.cuda.registered_arena import RegisteredArena
 from edge_serve.errors import Internal
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.child.batch import encode_reply
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.frames.batch import decode_answers
 from edge_serve.workers.wire.frames import HEADER_SIZE, REPLY_HEAD
@@ -23,6 +22,7 @@ from tests.backends.cuda.host import HostCuda
 from tests.backends.tensorrt.test_instance import host as host
 from tests.backends.tensorrt.test_instance import opened, request, spec
 from tests.stand_ins.plans import OPERATIONS, plan, tensor
+from tests.workers.harness import reply_frame
 
 COLUMNS = 150_528
 NBYTES = 4 * COLUMNS
@@ -85,7 +85,7 @@ class Scene:
         room = OutputRoom(self.arena, REPLY, len(self.arena) - REPLY, lambda batch, nbytes, unused: (0, 0, 0))
         replies = self.instance.finish(self.instance.begin(self.requests, room, Timing()))
         free = room.offset
-        sent = encode_reply(self.layout, 1, replies, [None, None], room, (1, 2, 3), lambda: 4)
+        sent = reply_frame(self.layout, 1, replies, room)
         assert room.offset == free, "nothing is copied within the arena"
         *_, meta = REPLY_HEAD.unpack_from(sent, HEADER_SIZE)
         slot: Any = Slot(self.arena)

@@ -19,6 +19,14 @@ from edge_serve.workers.wire.layout import TensorLayout
 from tests.workers.harness import PATIENCE, config
 
 
+class Slot:
+    """A slot as the front end knows it."""
+
+    def __init__(self, offset: int, view: memoryview) -> None:
+        self.offset = offset
+        self.view = view
+
+
 class InstanceScene:
     """An instance, and the front end's end of its channel."""
 

@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import cast
 
+import numpy as np
 import pytest
 
 from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.messages.tensors import INLINE_BYTES, DataType, InferTensor
 from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.child.memory import arena_imports
-from edge_serve.workers.wire.frames import HEADER_SIZE, FrameKind, frame
+from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, FrameKind, frame
 from edge_serve.workers.wire.layout import OFFSET_BITS
 from tests.footprint import footprint
-from tests.workers.child.instance_scene import InstanceScene, instance_scene
-from tests.workers.harness import request
+from tests.workers.child.instance_scene import InstanceScene, Slot, instance_scene
+from tests.workers.harness import request, values
 
 Execute = Callable[[Sequence[BackendRequest]], list[Reply]]
 
@@ -172,3 +173,55 @@ def test_the_marks_of_a_request_that_failed_are_removed() -> None:
             here.send(batch_id, request())
             here.receive()
         assert footprint(here.instance) < before + 50
+
+
+def in_one_array(size: int) -> Execute:
+    """A model that writes each output, of `size` times the values of the input, to the same array."""
+    output = np.zeros((1, 16 * size), np.int32)
+
+    def execute(batch: Sequence[BackendRequest]) -> list[Reply]:
+        made = []
+        for one in batch:
+            output[:] = np.tile(one.inputs[0].array(), size)
+            made.append(Reply([InferTensor("OUTPUT0", DataType.INT32, output.shape, output.data.cast("B"))]))
+        return made
+
+    return execute
+
+
+def test_requests_one_by_one_get_their_own_answers_from_a_model_that_uses_its_output_again() -> None:
+    with scene(in_one_array(1)) as here:
+        here.send(1, request(), request(range(16, 32)), request(deadline_ns=1), request(range(32, 48)), each=True)
+        first, second, late, last = here.receive()[1]
+    assert [values(one)[0] for one in (first, second, last)] == [0, 16, 32]
+    assert late.error is not None
+
+
+@pytest.mark.parametrize("expected", [0, 1, 3])
+def test_large_answers_of_one_batch_keep_their_data_when_they_outgrow_its_slot(expected: int) -> None:
+    """The slot that came with the batch has room for `expected` answers."""
+    size = 2 * INLINE_BYTES // 64
+    with scene(in_one_array(size)) as here:
+        here.send(7, *map(request, (range(16), range(16, 32), range(32, 48))), each=True,
+                  slot=(4096, expected * 2 * INLINE_BYTES))  # fmt: skip
+        slot = Slot(4096, here.arena[4096 : 4096 + expected * 2 * INLINE_BYTES])
+        if expected < 3:
+            asked = here.receiver.receive()
+            assert asked is not None
+            nbytes, token, unused = NEED.unpack_from(asked, HEADER_SIZE)
+            assert (nbytes, unused) == (3 * 2 * INLINE_BYTES, expected == 0)
+            here.instance.grant_slot(token, 1 << 19, nbytes, "")
+            slot = Slot(1 << 19, here.arena[1 << 19 : (1 << 19) + nbytes])
+        replies = here.receive(slot)[1]
+    assert [values(one) for one in replies] == [list(range(start, start + 16)) * size for start in (0, 16, 32)]
+
+
+def test_large_answer_without_memory_fails_alone() -> None:
+    with scene(in_one_array(2 * INLINE_BYTES // 64)) as here:
+        here.send(7, request(), request(range(16, 32)), each=True, slot=(4096, 2 * INLINE_BYTES))
+        asked = here.receiver.receive()
+        assert asked is not None
+        here.instance.grant_slot(NEED.unpack_from(asked, HEADER_SIZE)[1], 0, 0, "no memory")
+        first, second = here.receive(Slot(4096, here.arena[4096 : 4096 + 2 * INLINE_BYTES]))[1]
+    assert values(first)[:16] == list(range(16))
+    assert "no memory" in str(second.error)

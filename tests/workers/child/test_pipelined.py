@@ -19,7 +19,7 @@ from edge_serve.workers.child.instance import Instance
 from edge_serve.workers.child.pipelined import PipelinedInstance, kind_of
 from edge_serve.workers.wire.frames import DEVICE_LOST, HEADER_SIZE, NEED, FrameKind, parse_header
 from edge_serve.workers.wire.layout import TensorLayout
-from tests.workers.child.instance_scene import instance_scene
+from tests.workers.child.instance_scene import Slot, instance_scene
 from tests.workers.harness import PATIENCE, config, request, values
 
 
@@ -218,11 +218,3 @@ def test_instance_with_one_seat_and_decoupled_models_have_one_thread() -> None:
     assert kind_of(device, TensorLayout(config(decoupled=True))) is Instance
     device.seats = 1
     assert kind_of(device, TensorLayout(config())) is Instance
-
-
-class Slot:
-    """A slot as the front end knows it."""
-
-    def __init__(self, offset: int, view: memoryview) -> None:
-        self.offset = offset
-        self.view = view

@@ -16,7 +16,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import NULL_SEQUENCE_SLOT, InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor, zero_tensor
-from edge_serve.workers.child.batch import Batch, decode_execute, encode_partial, encode_reply
+from edge_serve.workers.child.batch import Batch, decode_execute, encode_partial
 from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.front.channel import Channel
@@ -26,7 +26,7 @@ from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, PARTIAL_HEAD, SLOT, FrameKind, frame
 from edge_serve.workers.wire.layout import TensorLayout, padded
 from tests.stories import played
-from tests.workers.harness import Recorder, config, request, values
+from tests.workers.harness import Recorder, config, reply_frame, request, values
 
 
 class Peer:
@@ -64,7 +64,7 @@ class Peer:
     ) -> bytes:
         """A REPLY frame in the batch's slot, or one that `need` gives."""
         room = OutputRoom(self.arena.view, batch.slot_offset, batch.slot_capacity, need or (lambda b, n, u: (0, 0, 0)))
-        return encode_reply(self.layout, batch.id, replies, [None] * len(replies), room, (1, 2, 3), int)
+        return reply_frame(self.layout, batch.id, replies, room)
 
     async def until_broken(self) -> str:
         """Why the channel was given up."""
@@ -420,7 +420,7 @@ async def test_times_that_cannot_be_are_put_in_order() -> None:
         batch = await made.receive()
         room = OutputRoom(made.arena.view, 0, 0, lambda b, n, u: (0, 0, 0))
         marks = (1 << 62, -5, 1 << 61)
-        made.theirs.sendall(encode_reply(made.layout, batch.id, [output(64)], [None], room, marks, int))
+        made.theirs.sendall(reply_frame(made.layout, batch.id, [output(64)], room, marks=marks))
         reply = await made.listener.reply()
         found = [reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns]
         assert found == sorted(found)

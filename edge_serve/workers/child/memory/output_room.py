@@ -1,4 +1,4 @@
-"""The memory for the large outputs of one frame: a slot of the model's arena."""
+"""The memory for the large outputs of one frame: a slot of the model's arena, from whose start their places count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OutputRoom:
         offset, capacity: the part of the slot that is free.
     """
 
-    __slots__ = ("_allocated", "_arena", "_batch_id", "_need", "capacity", "offset", "token")
+    __slots__ = ("_allocated", "_arena", "_batch_id", "_has_copies", "_need", "_start", "capacity", "offset", "token")
 
     inline = INLINE_BYTES
 
@@ -45,8 +45,11 @@ class OutputRoom:
         self._need = need
         self._batch_id = batch_id
         self.token = 0
+        self._start = offset
         self.offset = offset
         self.capacity = capacity
+        #: `put` has copied data into this slot
+        self._has_copies = False
         #: addresses of the part of this slot that `allocate` has returned
         self._allocated: range | None = None
 
@@ -61,29 +64,31 @@ class OutputRoom:
         self._allocated = range(first, start + nbytes)
         return view
 
-    def reserve(self, replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None]) -> None:
+    def reserve(self, replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None], times: int = 1) -> None:
         """Make sure that the large outputs fit.
+
+        Args:
+            times: how often to expect as much in this frame, if the slot has to be replaced.
 
         Raises:
             Unavailable: the front end has no memory for them.
         """
         if large_bytes(replies, wanted, self) > self.capacity:
-            self._replace(large_bytes(replies, wanted))
+            self._replace(large_bytes(replies, wanted) * times)
 
     def put(self, data: Any) -> int:
-        """Copy `data` in, unless it lies there. Return where it starts."""
+        """Copy `data` in, unless it lies there. Return its place in the slot."""
         if self.has(data):
-            return address_of(data) - address_of(self._arena)
+            return address_of(data) - address_of(self._arena) - self._start
         start = self.offset
+        self._has_copies = True
         size = len(data)
         if is_on_device(data):
             data.copy_into(self._arena[start : start + size])
-        elif size > _MOST_LOCKED:
-            np.copyto(np.frombuffer(self._arena[start : start + size], np.uint8), np.frombuffer(data, np.uint8))
         else:
-            self._arena[start : start + size] = data
+            _copy(self._arena[start : start + size], data)
         self._advance(size)
-        return start
+        return start - self._start
 
     def has(self, data: Any) -> bool:
         """Return whether `data` lies in memory of `allocate`."""
@@ -91,15 +96,29 @@ class OutputRoom:
         return allocated is not None and address_of(data) in allocated
 
     def _replace(self, nbytes: int) -> None:
-        """Ask for a larger slot. One that nothing lies in is given back first: both may not fit."""
-        unused, self.capacity = self._allocated is None, 0
-        self.token, self.offset, self.capacity = self._need(self._batch_id, nbytes, unused)
+        """Ask for a slot with so much room. One that nothing lies in is given back first: both may not fit. What `put`
+        has copied keeps its place."""
+        start, used = self._start, self.offset - self._start if self._has_copies else 0
+        unused = not used and self._allocated is None
+        if unused:
+            self.capacity = 0
+        self.token, self._start, capacity = self._need(self._batch_id, used + nbytes, unused)
+        self.offset, self.capacity = self._start + used, capacity - used
+        if used:
+            _copy(self._arena[self._start : self.offset], self._arena[start : start + used])
         self._allocated = None
 
     def _advance(self, nbytes: int) -> None:
         step = padded(nbytes)
         self.offset += step
         self.capacity -= step
+
+
+def _copy(target: memoryview, data: Any) -> None:
+    if len(target) > _MOST_LOCKED:
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
+    else:
+        target[:] = data
 
 
 def large_bytes(

@@ -224,10 +224,9 @@ def _read_answers(
                 if len(data) != size:
                     raise FrameError(f"output '{name}' is cut off")
                 outputs.append(InferTensor(name, datatype, shape, data))
-            elif slot is not None and slot.offset <= where and where + size <= slot.offset + len(slot.view):
+            elif slot is not None and where + size <= len(slot.view):
                 in_slot = True
-                data = slot.view[where - slot.offset : where - slot.offset + size]
-                outputs.append(InferTensor(name, datatype, shape, data, where))
+                outputs.append(InferTensor(name, datatype, shape, slot.view[where : where + size], slot.offset + where))
             else:
                 raise FrameError(f"output '{name}' lies outside its slot")
         if stored is not None:
