@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.backends.onnx_models import FLOAT, node, save
 from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Client, adds_up_body, touch
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
@@ -151,6 +153,27 @@ def test_an_explicit_load_rebinds_ensembles(tmp_path: Path) -> None:
         assert server.post("/v2/repository/models/pipeline_add/load", {})[0] == 200
         assert sums(server, "pipeline_add") == 2
         assert_ambiguous(server, "member")
+
+
+def test_models_whose_configuration_comes_from_their_files_keep_them(tmp_path: Path) -> None:
+    """All are described in one worker when the server starts."""
+    for name, factor in (("double", 2), ("triple", 3)):
+        save(tmp_path / name / "m" / "1" / "model.onnx", [node("Mul", ["x", "factor"], ["y"])],
+             {"x": (FLOAT, ("N", 1))}, {"y": (FLOAT, ("N", 1))}, {"factor": np.array(factor, np.float32)})  # fmt: skip
+        pipeline = tmp_path / name / f"pipeline_{name}"
+        (pipeline / "1").mkdir(parents=True)
+        (pipeline / "config.pbtxt").write_text(
+            'platform: "ensemble" max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } '
+            'output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ensemble_scheduling { step { model_name: "m" '
+            'model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }'
+        )
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+    flags = (f"--model-repository={tmp_path / name}" for name in ("double", "triple"))
+    with running(*flags, "--model-namespacing=true") as server:
+        for name, expected in (("double", 2), ("triple", 3)):
+            status, answer = server.post(f"/v2/models/pipeline_{name}/infer", body)
+            assert status == 200, answer
+            assert json.loads(answer)["outputs"][0]["data"] == [expected]
 
 
 @pytest.mark.parametrize("flag", ["--model-namespacing=true", "--model-namespacing=false"])

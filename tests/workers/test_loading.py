@@ -98,6 +98,51 @@ async def test_a_model_that_is_described_and_not_opened_is_closed_in_a_shared_wo
         await served.listener.back()
 
 
+@played
+async def test_models_of_one_name_are_opened_by_the_backends_that_described_them(tmp_path: Path) -> None:
+    """As in two repositories with --model-namespacing."""
+    workers = Workers()
+    specs = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        specs.append(spec(tmp_path / name, config()))
+        with (tmp_path / name / "backend.py").open("a") as file:
+            file.write(
+                "class Backend(EchoBackend):\n"
+                "    def complete_config(self, spec):\n"
+                "        self.found = spec.model_directory.name\n"
+                "        return super().complete_config(spec)\n"
+                "    def open(self, spec, instances):\n"
+                "        (made,) = super().open(spec, instances)\n"
+                "        made.execute = lambda *_: [Reply(parameters={'found': self.found})]\n"
+                "        return [made]\n"
+            )
+    for one in specs:
+        await workers.describe(one, "echo")
+    for one in specs:
+        arena, listener = Arena("echo", Budget(1 << 20)), Recorder()
+        model = await workers.open(one, "echo", [InstanceSpec("e")], listener, arena)
+        model.execute(0, 1, [request()])
+        assert (await listener.reply()).replies[0].parameters == {"found": one.model_directory.name}
+        await model.close()
+        arena.close()
+    assert workers.workers() == 0
+
+
+@played
+async def test_a_described_model_is_closed_and_not_its_namesake(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        specs = []
+        for name, deed in (("a", "exit"), ("b", "")):
+            (tmp_path / name).mkdir()
+            specs.append(spec(tmp_path / name, config(on_close=deed)))
+            await served.workers.describe(specs[-1], "echo")
+        await served.workers.release_reserved(specs[0])
+        assert "ended with exit status 9" in (await served.listener.lost()).message
+        await served.listener.back()
+        await served.workers.release_reserved(specs[1])
+
+
 @pytest.mark.parametrize("phase", ["on_describe", "on_open"])
 @played
 async def test_a_model_that_does_not_load_is_closed_in_a_shared_worker(tmp_path: Path, phase: str) -> None:

@@ -77,7 +77,8 @@ class Main:
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._loaded: dict[int, LoadedModel] = {}
         self._instances: dict[int, Instance] = {}
-        self._described: dict[tuple[str, int], Backend] = {}
+        #: by the directories of the versions: with --model-namespacing, models may have equal names
+        self._described: dict[Path, Backend] = {}
         self._busy: set[object] = set()
         self._imports = ArenaImports()
         self._forked = False
@@ -237,14 +238,13 @@ class Main:
                 undo.callback(_close_unopened, backend)
                 completed = backend.complete_config(spec)
                 undo.pop_all()
-            self._described[spec.name, spec.version] = backend
+            self._described[spec.version_directory] = backend
             return json_frame(FrameKind.DESCRIBED, question, {"config": completed})
 
         return self._answer_load(question, describe)
 
     def _on_discard(self, received: Frame) -> None:
-        value = received.json()
-        backend = self._described.pop((value["name"], value["version"]), None)
+        backend = self._described.pop(Path(received.json()["version_directory"]), None)
         if backend is not None:
             self._start(received.id, False, backend.close)
 
@@ -278,7 +278,7 @@ class Main:
         spec.arena = ArenaMemory(arena, partial(self.remote.pin, value["model"]))
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
         beside = self._loaded.get(value["beside"])
-        described = self._described.pop((spec.name, spec.version), None) if beside is None else beside.backend
+        described = self._described.pop(spec.version_directory, None) if beside is None else beside.backend
         backend = described or loader.load(value["backend"], spec)
         with contextlib.ExitStack() as undo:
             if beside is None:

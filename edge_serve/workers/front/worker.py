@@ -189,7 +189,7 @@ class Worker:
     def discard_described(self, spec: ModelSpec) -> None:
         """Let the process close the backend of a model that was described and will not be opened."""
         if not self.process.exited.done():
-            value = {"name": spec.name, "version": spec.version}
+            value = {"version_directory": str(spec.version_directory)}
             self.process.send(json_frame(FrameKind.DISCARD, 0, value))
 
     def _broke(self, model: str, found: str) -> Internal:
