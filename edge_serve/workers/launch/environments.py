@@ -43,6 +43,10 @@ LOOK_UP_SECONDS = 10.0
 PROBE_SECONDS = 60.0
 #: how long an archive may take to be unpacked, seconds
 UNPACK_SECONDS = 600.0
+_ADVICE_ON_UNPACKING = (
+    "name a directory of a faster disk with --execution-env-directory, or the directory of the environment in place of "
+    "the archive; another server may be unpacking into the same directory"
+)
 
 #: (inode, modification time ns) of the parts of an environment when it was checked
 State = tuple[tuple[int, int], ...]
@@ -78,6 +82,13 @@ def _find_directory(path: Path, spec: ModelSpec) -> Path | None:
         text = f"'{path}' does not exist; expected a directory or an archive of an environment"
         raise InvalidArgument(with_advice(text, _advice_on_missing(path, spec.model_directory)))
     return path.resolve() if path.is_dir() else None
+
+
+def _is_unpacked(archive: Path, cache: Path) -> bool:
+    """Return whether `unpack` needs no time for an archive. May block."""
+    from edge_serve.workers.launch import unpack  # few models need it
+
+    return unpack.find_unpacked(archive, cache) is not None
 
 
 def _lock_pack(pack: Pack) -> list[int]:
@@ -159,6 +170,8 @@ class Environments:
     def __init__(self, cache: Path | None = None, sandbox: Sandbox | None = None) -> None:
         self._cache = cache or environment_cache("", os.environ)
         self.sandbox = sandbox
+        #: acquired to unpack an archive: the time limit of a process counts while it waits for another one
+        self._unpacking = asyncio.Lock()
         self._checked: dict[Path, State] = {}
 
     async def take(self, spec: ModelSpec) -> Environment:
@@ -190,8 +203,11 @@ class Environments:
         """Return the directory of an archive. Add a descriptor to `locks` that keeps it until it is closed."""
         own = own_interpreter()
         command = [*own.command, "edge_serve.workers.launch.unpack", str(archive), str(self._cache)]
+        late = f"unpacking '{archive}' took longer than {UNPACK_SECONDS:g} s: {_ADVICE_ON_UNPACKING}"
         for _ in range(3):  # another server may remove it in the moment before it is locked
-            text, status = await _output(command, own.variables, UNPACK_SECONDS)
+            is_known = await _within_limit(archive, _is_unpacked, archive, self._cache)
+            async with contextlib.nullcontext() if is_known else self._unpacking:
+                text, status = await _output(command, own.variables, UNPACK_SECONDS, late)
             try:
                 answer = json.loads(text.splitlines()[-1])
             except (ValueError, IndexError):
@@ -230,7 +246,8 @@ class Environments:
         probe = Interpreter((python,), interpreter.variables)
         if self.sandbox is not None:  # it runs their code, for no model
             probe = self.sandbox.confine(probe, [], root)
-        text, status = await _output([*probe.command, "-c", _PROBE], probe.variables, PROBE_SECONDS)
+        late = f"'{python}' took longer than {PROBE_SECONDS:g} s to import NumPy"
+        text, status = await _output([*probe.command, "-c", _PROBE], probe.variables, PROBE_SECONDS, late)
         try:
             version, numpy, reason = json.loads(text.splitlines()[-1])
         except (ValueError, IndexError):
@@ -248,11 +265,11 @@ class Environments:
             raise InvalidArgument(f"{text}: {repair or advice}")
 
 
-async def _output(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> tuple[str, int]:
+async def _output(command: Sequence[str], variables: Mapping[str, str], seconds: float, late: str) -> tuple[str, int]:
     """Return the output of a command, and its exit status.
 
     Raises:
-        InvalidArgument: it cannot be started, or takes longer than `seconds`.
+        InvalidArgument: it cannot be started, or takes longer than `seconds`, which `late` says.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -264,7 +281,7 @@ async def _output(command: Sequence[str], variables: Mapping[str, str], seconds:
     try:
         output, _ = await asyncio.wait_for(process.communicate(), seconds)
     except asyncio.TimeoutError:
-        raise InvalidArgument(f"'{' '.join(command[:3])}' took longer than {seconds:g} s") from None
+        raise InvalidArgument(late) from None
     finally:
         if process.returncode is None:
             process.kill()

@@ -7,7 +7,7 @@ A process of its own, because an archive has gigabytes. It prints a line of JSON
     CACHE/<digest>.json     which archives have these bytes: path -> what `stat` said of it
     CACHE/<digest>.part/    one that is being unpacked, or that a lost process left
 
-A process that changes the cache directory locks it. Imports the standard library only.
+A process that changes the cache directory locks it, and waits for others that do. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ def unpack_archive(archive: Path, cache: Path) -> Path:
         InvalidArgument: it is no archive, or one that may not be unpacked.
         Unavailable: there is no room for it.
     """
+    known = find_unpacked(archive, cache)
+    if known is not None:
+        with contextlib.suppress(BlockingIOError), locked(cache, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            remove_stale(cache, keep=known.name)
+        return known
     archive = archive.resolve()
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(cache):
@@ -56,6 +61,14 @@ def unpack_archive(archive: Path, cache: Path) -> Path:
         _record(cache, name, archive, state)
         remove_stale(cache, keep=name)
     return directory
+
+
+def find_unpacked(archive: Path, cache: Path) -> Path | None:
+    """Return the directory of an archive that has not changed since it was unpacked; None = there is none. It needs no
+    lock, because `remove_stale` keeps such a directory."""
+    archive = archive.resolve()
+    name = _known(cache, archive, _state(archive))
+    return cache / name if name is not None and (cache / name).is_dir() else None
 
 
 def _unpack(archive: Path, state: State, directory: Path) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -170,6 +171,42 @@ async def test_an_archive_is_unpacked_once_and_kept_while_it_is_used(tmp_path: P
     async with opened(workers, model(tmp_path / "m3", str(archive))) as again:
         assert (await ask(again))[0] == "5.0"
     assert not Path(root).exists(), "nobody needs it any more"
+
+
+@played
+async def test_an_archive_that_waits_for_another_is_given_its_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is unpacked by a process, and one unpacks at a time."""
+    running: list[str] = []
+    most = 0
+
+    async def output(command: Sequence[str], *_: object) -> tuple[str, int]:
+        nonlocal most
+        running.append(command[-2])
+        most = max(most, len(running))
+        await asyncio.sleep(0.01)
+        running.remove(command[-2])
+        return json.dumps({"directory": str(tmp_path)}), 0
+
+    monkeypatch.setattr(launch_environments, "_output", output)
+    archives = [tmp_path / name for name in ("a.tar", "b.tar")]
+    for one in archives:
+        one.touch()
+    environments, locks = Environments(tmp_path / "cache"), list[int]()
+    await asyncio.gather(*(environments._unpack(one, locks) for one in archives))
+    for lock in locks:
+        os.close(lock)
+    assert most == 1
+
+
+@played
+async def test_an_archive_that_takes_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_environments, "UNPACK_SECONDS", 0.3)
+    (tmp_path / "env.tar").touch()
+    (tmp_path / "cache").mkdir()
+    with locked(tmp_path / "cache"), pytest.raises(InvalidArgument, match=r"unpacking '.*/env\.tar' took longer than"):
+        await Environments(tmp_path / "cache")._unpack(tmp_path / "env.tar", [])
 
 
 @pytest.mark.parametrize("has_environment", [True, False])

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import tarfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -293,6 +294,17 @@ def test_an_unchanged_archive_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(unpack, "_digest", lambda path: pytest.fail("it was read"))
 
     assert unpack_archive(made, tmp_path / "cache") == first
+
+
+def test_a_known_archive_does_not_wait_for_another_that_is_unpacked(tmp_path: Path) -> None:
+    cache, made = tmp_path / "cache", archive(tmp_path / "a.tar.gz", file("a"))
+    first = unpack_archive(made, cache)
+    found: list[Path] = []
+    with locked(cache):
+        asking = threading.Thread(target=lambda: found.append(unpack_archive(made, cache)), daemon=True)
+        asking.start()
+        asking.join(5)
+        assert found == [first]
 
 
 def test_two_servers_may_unpack_at_the_same_time(tmp_path: Path) -> None:
