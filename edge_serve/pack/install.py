@@ -29,7 +29,7 @@ from edge_serve.backends.packs import (
 )
 from edge_serve.errors import InvalidArgument, NotFound, Unavailable
 from edge_serve.pack.step import run
-from edge_serve.pack.versions import is_version_link, new_version, switch, take_away, versions
+from edge_serve.pack.versions import is_version_link, locked_if_made_by_hand, new_version, switch, take_away, versions
 from edge_serve.records import frozen
 from edge_serve.workers.launch.interpreter import interpreter_of
 
@@ -88,7 +88,7 @@ def install(wish: PackWish, root: Path) -> Path:
 
     Raises:
         InvalidArgument: it cannot be made for this interpreter, or in this place.
-        Unavailable: its library does not work on this machine.
+        Unavailable: its library does not work on this machine, or a server uses one that was made by hand.
         Internal: pip or venv failed; their output has been printed.
         OSError: the directory cannot be written.
     """
@@ -99,6 +99,8 @@ def install(wish: PackWish, root: Path) -> Path:
             "directory with --backend-directory"
         )
     root.mkdir(parents=True, exist_ok=True)
+    with locked_if_made_by_hand(root / wish.name):  # now, and not after minutes of work
+        pass
     with new_version(wish.name, root) as fresh:
         _copy_files(wish.source, fresh)
         version = python_version(wish.python)
@@ -132,6 +134,7 @@ def remove(name: str, root: Path) -> None:
 
     Raises:
         NotFound: there is neither a pack nor such files.
+        Unavailable: a server uses one that was made by hand.
         OSError: it cannot be removed.
     """
     place = root / name

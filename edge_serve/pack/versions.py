@@ -4,7 +4,8 @@
     .NAME-xxxxxxxx/NAME  a version: it stays while a worker runs it, or a command makes it
 
 The user of a version holds a shared lock on its directory: the front end for its workers (`launch.environments`), and
-the command that makes it. So files that a worker has yet to import are neither replaced nor removed.
+the command that makes it. So files that a worker has yet to import are neither replaced nor removed. A directory NAME
+that was made by hand is replaced and removed only while no server uses it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from edge_serve.errors import Unavailable
 from edge_serve.files import lock_shared, locked
 
 
@@ -44,6 +46,7 @@ def switch(version: Path, link: Path) -> None:
     """Make models load with a version from now on, in one step.
 
     Raises:
+        Unavailable: see `locked_if_made_by_hand`.
         OSError: the directory cannot be written.
     """
     fresh = version.with_name("link")
@@ -66,12 +69,38 @@ def is_version_link(link: Path) -> bool:
     )
 
 
+@contextlib.contextmanager
+def locked_if_made_by_hand(link: Path) -> Iterator[None]:
+    """Lock a directory that takes the place of the link. It has no other path, so workers that import its files later
+    would import those of its successor.
+
+    Raises:
+        Unavailable: a server uses it.
+        OSError: it cannot be locked.
+    """
+    with contextlib.ExitStack() as undo:
+        if link.is_dir() and not link.is_symlink():
+            try:
+                undo.enter_context(locked(link, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise Unavailable(
+                    f"'{link}' was made by hand, and a server uses it: unload its models, or stop the server, and run "
+                    "the command again"
+                ) from error
+        yield
+
+
 def take_away(link: Path) -> None:
-    """Make the server find no version. A directory that was made by hand becomes one, because workers may run it."""
-    if link.is_symlink():
-        link.unlink()
-    elif link.is_dir():
-        link.rename(_place(link.name, link.parent))
+    """Make the server find no version. A directory that was made by hand becomes one, which `sweep` removes.
+
+    Raises:
+        Unavailable: see `locked_if_made_by_hand`.
+    """
+    with locked_if_made_by_hand(link):
+        if link.is_symlink():
+            link.unlink()
+        elif link.is_dir():
+            link.rename(_place(link.name, link.parent))
 
 
 def versions(name: str, root: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.errors import Unavailable
 from edge_serve.files import lock_shared, locked
 from edge_serve.pack.versions import new_version, sweep, switch, take_away
 
@@ -89,15 +90,18 @@ def test_the_version_that_is_served_can_be_locked_at_any_time(tmp_path: Path, mo
     assert second.is_dir()
 
 
-def test_a_directory_that_was_made_by_hand_is_replaced_and_stays_while_it_is_used(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    lock = lock_shared(tmp_path / "own")
-    make(tmp_path, "1")
-    (old,) = sweep("own", tmp_path)
-    assert (tmp_path / "own/text").read_text() == "1"
+def test_a_directory_that_was_made_by_hand_is_replaced_and_removed_while_it_is_not_used(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    lock = lock_shared(own)
+    for change in (lambda: make(tmp_path, "1"), lambda: take_away(own)):
+        with pytest.raises(Unavailable, match=r"was made by hand, and a server uses it: unload its models"):
+            change()
+        assert list(tmp_path.iterdir()) == [own], "nothing is left of the version"
     os.close(lock)
+    make(tmp_path, "1")
     assert sweep("own", tmp_path) == []
-    assert not old.exists()
+    assert (own / "text").read_text() == "1"
 
 
 def test_packs_whose_names_begin_alike_are_apart(tmp_path: Path) -> None:
