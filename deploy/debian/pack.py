@@ -13,13 +13,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from deploy.debian.package import DOCUMENTS, control_files, debian_version, kilobytes, pack_tree
+from deploy.debian.package import DOCUMENTS, PROVIDED, control_files, debian_version, kilobytes, pack_tree
 from deploy.debian.releases import RELEASES, Release, target
 from deploy.debian.texts import changelog, copyright_file
 from deploy.program import CHECKOUT, Target, make_environment, pip, prune, readable_by_all
 from deploy.requirements import INSTALLED
 from deploy.version import identify
 from deploy.wheels import read_wheels
+from edge_serve.backends.packs import INTERFACE
 from edge_serve.pack.install import GPU, find_lock
 
 SOURCES = CHECKOUT / "packs"
@@ -76,7 +77,7 @@ def control(package: str, version: str, release: Release, arch: str, size: int) 
         "Section": "net",
         "Priority": "optional",
         "Installed-Size": str(size),
-        "Depends": f"python{release.python}, libc6 (>= 2.{release.glibc}), libstdc++6, edge-serve",
+        "Depends": f"python{release.python}, libc6 (>= 2.{release.glibc}), libstdc++6, edge-serve, {PROVIDED}",
         "Description": f"backend {package.rpartition('-')[2]} of edge-serve\n"
         " A backend of the inference server edge-serve, with libraries of its own.\n"
         " docs/packs.md in edge-serve's documentation lists the models that it serves.",
@@ -101,6 +102,7 @@ def _files(place: Path, name: str, for_target: Target, version: str) -> None:
     manifest = {
         "name": name,
         "version": version,
+        "interface": INTERFACE,
         "python": for_target.python,
         "architectures": [for_target.machine],
         "requirements_sha256": hashlib.sha256(lock.read_bytes()).hexdigest(),

@@ -17,12 +17,15 @@ from deploy.program import CHECKOUT, HOME, PROGRAMS, install, readable_by_all
 from deploy.requirements import GPU
 from deploy.version import Build, identify
 from deploy.wheels import read_wheels
+from edge_serve.backends.packs import INTERFACE
 
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
 #: where dpkg unpacks the program; postinst makes the running copy of it
 PACKED = f"{HOME}/package"
 DOCUMENTS = "usr/share/doc/edge-serve"
+#: by the package of the server, for the packages of packs
+PROVIDED = f"edge-serve-backend-api-{INTERFACE}"
 
 
 def debian_version(build: Build, release: Release, gpu: str = "") -> str:
@@ -42,6 +45,7 @@ def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
         "Installed-Size": str(kilobytes),
         # venvs link to the interpreter: the one of this release, with the whole standard library
         "Depends": f"python{release.python}, libc6 (>= 2.{release.glibc}), libstdc++6, systemd",
+        "Provides": PROVIDED,
         # systemd's own library for journal fields and notifications; without it the server uses its own code
         "Recommends": "python3-systemd",
         "Description": "inference server for one device\n"

@@ -134,8 +134,9 @@ def _of_pack(spec: ModelSpec) -> ModuleType | None:
             f"lacks: {install_command(pack.name)}"
         ) from error
     except Exception as error:
-        file = pack.directory / "backend.py"
-        raise Internal(f"{file} does not import: {type(error).__name__}: {error}") from error
+        text = f"{pack.directory / 'backend.py'} does not import: {type(error).__name__}: {error}"
+        advice = install_command(pack.name) if isinstance(error, ImportError) else ""
+        raise Internal(with_advice(text, advice)) from error
 
 
 def _installed(name: str) -> ModuleType | type | None:

@@ -22,6 +22,9 @@ from edge_serve.records import frozen
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
+#: number of the names and functions of edge-serve that packs use. Add 1 if a pack of the version before would not work:
+#: it is then refused, and has to be installed again (tests/packs/test_interface.py)
+INTERFACE = 1
 #: of the entry points of installed packages
 GROUP = "edge_serve.backends"
 #: written last by the installer of a pack
@@ -122,17 +125,23 @@ def _read(name: str, directory: Path) -> Pack | None:
     if not file or (not has_manifest and any(directory.glob("libtriton_*.so"))):
         return None
     if has_manifest:
-        _check_machine(name, _manifest(name, manifest))
+        _check_manifest(name, _manifest(name, manifest))
     stat = (manifest if has_manifest else directory / file).stat()
     return Pack(name, directory, _FILES[file], environment, f"{stat.st_ino}-{stat.st_mtime_ns}")
 
 
-def _check_machine(name: str, manifest: Mapping[str, Any]) -> None:
-    """Raises Unavailable: the pack is for another processor."""
+def _check_manifest(name: str, manifest: Mapping[str, Any]) -> None:
+    """Raises Unavailable: the pack is for another processor, or another edge-serve."""
     machines, own = manifest.get("architectures", []), platform.machine()
     if machines and own not in machines:
         raise Unavailable(
             f"pack '{name}' is for {', '.join(map(str, machines))}, and this machine is {own}: {install_command(name)}"
+        )
+    interface = manifest.get("interface", INTERFACE)  # one that was made by hand has none
+    if interface != INTERFACE:
+        raise Unavailable(
+            f"pack '{name}' is for another edge-serve (interface {interface}, expected {INTERFACE}); install the one "
+            f"of this version: {install_command(name)}"
         )
 
 

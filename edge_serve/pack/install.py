@@ -19,6 +19,7 @@ from pathlib import Path
 from edge_serve import __version__
 from edge_serve.backends.packs import (
     ENVIRONMENT,
+    INTERFACE,
     MANIFEST,
     NAME,
     PACKS,
@@ -250,6 +251,7 @@ def _finish(place: Path, name: str, version: str, lock: Path | None) -> None:
     manifest = {
         "name": name,
         "version": __version__,
+        "interface": INTERFACE,
         "python": version,
         "architectures": [platform.machine()],
         "requirements_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock is not None else "",

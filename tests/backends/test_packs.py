@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.backends import loader, packs
 from edge_serve.backends.base import ModelSpec
-from edge_serve.backends.packs import Pack, Packs, built_in_module, find_pack, notes_on_backends
+from edge_serve.backends.packs import INTERFACE, Pack, Packs, built_in_module, find_pack, notes_on_backends
 from edge_serve.errors import Internal, Unavailable
 
 BACKEND = """
@@ -173,6 +173,24 @@ def test_a_pack_of_another_processor_says_so(tmp_path: Path) -> None:
     (directory / "pack.json").write_text('{"architectures": ["riscv64"]}')
     with pytest.raises(Unavailable, match=f"is for riscv64, and this machine is {platform.machine()}: edge-serve pack"):
         find_pack(tmp_path, "openvino")
+
+
+def test_a_pack_of_another_edge_serve_says_so(tmp_path: Path) -> None:
+    directory = make_pack(tmp_path, "openvino")
+    (directory / "pack.json").write_text(json.dumps({"interface": INTERFACE}))
+    assert find_pack(tmp_path, "openvino") is not None
+    (directory / "pack.json").write_text(json.dumps({"interface": INTERFACE - 1}))
+    with pytest.raises(Unavailable, match=r"for another edge-serve \(.*\); .*: edge-serve pack install openvino"):
+        find_pack(tmp_path, "openvino")
+
+
+def test_a_pack_of_an_older_edge_serve_without_a_number_says_what_installs_it(tmp_path: Path) -> None:
+    make_pack(tmp_path, "openvino", "from edge_serve.backends.base import GoneSinceThen")
+    spec = ModelSpec("m", 1, tmp_path, tmp_path, {}, pack=found(tmp_path, "openvino"))
+    with pytest.raises(
+        Internal, match=r"does not import: ImportError: .*GoneSinceThen.*edge-serve pack install openvino"
+    ):
+        loader.load("openvino", spec)
 
 
 def test_the_error_names_the_model(tmp_path: Path) -> None:

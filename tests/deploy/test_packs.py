@@ -9,6 +9,7 @@ import pytest
 
 from deploy.debian import pack
 from deploy.debian.__main__ import main
+from deploy.debian.package import PROVIDED, control
 from deploy.debian.releases import RELEASES
 
 
@@ -24,7 +25,8 @@ def test_scripts_are_of_their_pack_and_valid(script: str, tmp_path: Path) -> Non
 def test_a_package_needs_the_server_and_the_python_of_its_release() -> None:
     text = pack.control("edge-serve-backend-openvino", "1-1", RELEASES["trixie"], "arm64", 7)
     assert "Package: edge-serve-backend-openvino\n" in text
-    assert "Depends: python3.13, libc6 (>= 2.41), libstdc++6, edge-serve\n" in text
+    assert f"Depends: python3.13, libc6 (>= 2.41), libstdc++6, edge-serve, {PROVIDED}\n" in text
+    assert f"Provides: {PROVIDED}\n" in control("1-1", RELEASES["trixie"], "arm64", 7)
     assert text.startswith("Package: ")
     assert "Description: backend openvino of edge-serve\n" in text
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_serve.backends.packs import find_pack
+from edge_serve.backends.packs import INTERFACE, find_pack
 from edge_serve.doctor.packs import examine_packs
 from edge_serve.pack.command import run
 from tests.backends.test_packs import make_pack
@@ -77,6 +77,7 @@ def test_a_pack_is_installed_replaced_and_removed(
     assert found.environment == (root / "own/venv").resolve()
     manifest = json.loads((root / "own/pack.json").read_text())
     assert (manifest["name"], manifest["architectures"]) == ("own", [platform.machine()])
+    assert manifest["interface"] == INTERFACE
     assert not (root / "own/requirements.txt").exists()
     assert not list(root.glob("own/venv/lib/python*/site-packages/pip"))
     assert [path.name for path in root.iterdir() if not path.name.startswith(".own-")] == ["own"]
