@@ -211,4 +211,5 @@ def load_forest(library: Treelite, path: Path, form: Format, allow_unknown_field
             raise
         return forest
     except (TreeliteError, ValueError) as error:
-        raise InvalidArgument(f"'{path}' cannot be read as {form.words}: {reason(form, str(error))}") from error
+        why = reason(form, str(error), allow_unknown_field)
+        raise InvalidArgument(f"'{path}' cannot be read as {form.words}: {why}") from error

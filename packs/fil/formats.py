@@ -156,18 +156,25 @@ def read_rounds(path: Path) -> tuple[int, int] | None:
     return None if best is None or trees is None else (int(best[1]), max(1, int(trees[1])))
 
 
-def reason(form: Format, text: str) -> str:
+def reason(form: Format, text: str, allow_unknown_field: bool) -> str:
     """Return why the library cannot read a file, in one line.
 
     Args:
         text: its own; for XGBoost it tells where a parser stopped, and shows the bytes there.
+        allow_unknown_field: the configuration has that already.
     """
     if form in (XGBOOST_JSON, XGBOOST_UBJ) and ("Handler error" in text or "sax_parse" in text):
         place = re.search(r"at offset \d+", text)
+        newer = ', or, for a file of a newer XGBoost, set parameters { key: "xgboost_allow_unknown_field" value { '
+        newer += 'string_value: "true" } }'
         return (
             f"it has a member that Treelite does not know{f' ({place[0]})' if place else ''}, or it is damaged; save a "
-            "model of trees (booster: gbtree or dart) again, or, for a file of a newer XGBoost, set "
-            'parameters { key: "xgboost_allow_unknown_field" value { string_value: "true" } }'
+            f"model of trees (booster: gbtree or dart) again{'' if allow_unknown_field else newer}"
+        )
+    if "categorical encoder" in text:
+        return (
+            "it has the names of categories, which Treelite does not support; train the model on their numbers: "
+            "column.cat.codes of each such column, and feature_types with 'c' for it (docs/trees.md)"
         )
     first = text.partition("\n")[0]
     return f"{first.rpartition('Check failed: ')[2]}; copy the file again, or save it anew"
