@@ -63,6 +63,8 @@ class Explainer:
         the mean score."""
         values = np.zeros((len(rows), self._facts.classes, self._facts.features + 1))
         values[:, :, -1] = self._mean
+        if not self._paths:  # no tree, or none with a split
+            return values
         step = max(1, _MOST // max(1, self._splits.count))
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
