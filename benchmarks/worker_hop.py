@@ -15,6 +15,7 @@ import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -83,9 +84,9 @@ class Loop(ModelListener):
         else:
             self.done.set_result(None)
 
-    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+    def on_lost(self, lost: Mapping[int, EdgeServeError]) -> None:
         """Fail the measurement."""
-        self.done.set_exception(error)
+        self.done.set_exception(next(iter(lost.values())))
 
     def on_back(self, instance: int) -> None:
         """Do nothing."""

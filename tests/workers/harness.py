@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,8 +41,9 @@ class Recorder(ModelListener):
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         self._events.put_nowait(("reply", instance, reply))
 
-    def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        self._events.put_nowait(("lost", instance, error))
+    def on_lost(self, lost: Mapping[int, EdgeServeError]) -> None:
+        for instance, error in lost.items():
+            self._events.put_nowait(("lost", instance, error))
 
     def on_back(self, instance: int) -> None:
         self._events.put_nowait(("back", instance, None))

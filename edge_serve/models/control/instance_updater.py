@@ -180,7 +180,7 @@ class InstanceUpdate:
         """Close an instance that has finished its work. If it took too long, `error` fails its unfinished requests."""
         await self._opened.remove(number)
         if error is not None:
-            self._opened.listener.on_lost(number, error)
+            self._opened.listener.on_lost({number: error})
         self._release(number)
 
     def _release(self, number: int) -> None:

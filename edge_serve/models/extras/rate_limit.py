@@ -202,13 +202,14 @@ class LimitedModel(ModelListener):
         self._driver.on_reply(instance, reply)
         self._gate.open()
 
-    def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """See `ModelListener`. A batch that waited for the instance fails with it."""
-        claimant = self._claimants.get(instance)
-        if claimant is not None:  # else the model was closed meanwhile
-            self._gate.limiter.release(claimant)
-        self._remove_held(instance)
-        self._driver.on_lost(instance, error)
+    def on_lost(self, lost: Mapping[int, EdgeServeError]) -> None:
+        """See `ModelListener`. A batch that waited for one of the instances fails with it."""
+        for instance in lost:
+            claimant = self._claimants.get(instance)
+            if claimant is not None:  # else the model was closed meanwhile
+                self._gate.limiter.release(claimant)
+            self._remove_held(instance)
+        self._driver.on_lost(lost)
         self._gate.open()
 
     def on_back(self, instance: int) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -65,11 +66,12 @@ class WarmupListener(ModelListener):
         elif reply.lease is not None:  # the load, or a golden test, was called off meanwhile: the server stops
             reply.lease.release()
 
-    def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """Fail the future: the worker died during the batch."""
-        future = self._waiting.pop(instance, None)
-        if future is not None and not future.done():
-            future.set_exception(error)
+    def on_lost(self, lost: Mapping[int, EdgeServeError]) -> None:
+        """Fail the futures: the worker died during the batches."""
+        for instance, error in lost.items():
+            future = self._waiting.pop(instance, None)
+            if future is not None and not future.done():
+                future.set_exception(error)
 
     def on_back(self, instance: int) -> None:
         """Do nothing: the load has failed already."""

@@ -8,6 +8,7 @@ the inputs, also of a request that has its last response.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 
 from edge_serve.aio.pausable_deadline import PausableDeadline
@@ -150,18 +151,17 @@ class DecoupledDriver(Driver):
         if final:
             self._check_idle()
 
-    def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """Fail all open streams of an instance whose worker died."""
-        super().on_lost(instance, error)
+    def on_lost(self, lost: Mapping[int, EdgeServeError]) -> None:
+        """Fail all open streams of instances whose worker died."""
+        super().on_lost(lost)
         for batch_id in [key for key in self._ended if key not in self._batches]:
             self._release_ended(batch_id)
-        lost = [key for key, opened in self._open.items() if opened.instance == instance]
-        for key in lost:
+        for key in [key for key, opened in self._open.items() if opened.instance in lost]:
             opened = self._open.pop(key)
             opened.cancel_deadline()
             for stream in opened.streams.values():
                 self._release(key, stream.inputs)
-                self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
+                self._send(stream.job, self._response(stream.job, Reply(error=lost[opened.instance]), True, None))
         self._check_idle()
 
     def grow(self, batch_id: int) -> list[InferRequest]:

@@ -6,7 +6,7 @@ There is one driver per version. Everything runs on the event loop's thread, in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 from edge_serve.aio.tasks import log_failure, notify
 from edge_serve.backends.base import Reply
@@ -211,8 +211,7 @@ class Driver(Runner, ModelListener):
         """See `Runner`."""
         self._awaits_sequences = False
         self._fail_queued(error)
-        for instance in list(self.model.numbers):
-            self.on_lost(instance, error)
+        self.on_lost(dict.fromkeys(self.model.numbers, error))
         self._outage.stop()
 
     def has_sequence(self, correlation_id: int | str) -> bool:
@@ -280,15 +279,20 @@ class Driver(Runner, ModelListener):
         self._answer(jobs, reply)
         self._check_idle()
 
-    def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """Fail the batches of an instance whose worker died. The instance gets no work until `on_back`."""
-        lost = [key for key, (where, _) in self._batches.items() if where == instance]
-        self._scheduler.lost(instance)
-        for key in lost:
-            for job in self._batches.pop(key)[1]:
-                self._fail(job, error, record.BACKEND)
-        self._outage.lost(instance, len(self.model.numbers))
-        self._pump()
+    def on_lost(self, lost: Mapping[int, EdgeServeError]) -> None:
+        """Fail the batches of instances whose worker died. The instances get no work until `on_back`.
+
+        The next decision is made in a later turn of the loop, because further instances of the version may be lost in
+        this one.
+        """
+        for instance in lost:
+            self._scheduler.lost(instance)
+            self._outage.lost(instance, len(self.model.numbers))
+        for key in [key for key, (instance, _) in self._batches.items() if instance in lost]:
+            instance, jobs = self._batches.pop(key)
+            for job in jobs:
+                self._fail(job, lost[instance], record.BACKEND)
+        self._pump_soon()
         self._check_idle()
 
     def on_back(self, instance: int) -> None:

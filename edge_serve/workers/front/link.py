@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Protocol
 
@@ -31,8 +32,11 @@ class ModelListener(Protocol):
         """Take the reply to a batch. The instance is idle now, unless `reply.last`. The listener releases `reply.lease`
         and the leases of the requests."""
 
-    def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """Fail the batches of an instance with `error`: its worker was reaped, and touches no memory any more."""
+    def on_lost(self, lost: Mapping[int, EdgeServeError]) -> None:
+        """Fail the batches of instances, each with its error: their worker was reaped, and touches no memory any more.
+
+        All instances that the worker had of the model are in `lost`, so that none of them gets a batch meanwhile.
+        """
 
     def on_back(self, instance: int) -> None:
         """Note that an instance is back and idle: its worker was restarted, and has opened the model again."""

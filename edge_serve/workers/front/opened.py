@@ -190,7 +190,7 @@ class OpenedModel:
         text = f"instance {instance} of model '{self._link.name}' has no worker now; it is being restarted, try again"
         error = Internal(text)
         if self._channel_of(instance) is None:
-            self._link.listener.on_lost(instance, error)
+            self._link.listener.on_lost({instance: error})
         else:  # it came back meanwhile, and may have its next batch
             replies = [Reply(error=error) for _ in range(count)]
             self._link.listener.on_reply(instance, BatchReply(batch_id, 0, 0, 0, 0, replies, last=True))

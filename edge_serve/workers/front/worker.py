@@ -20,6 +20,7 @@ from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.hangs import HangWatch
+from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.front.output import ModelLog
 from edge_serve.workers.front.placement import (
     InstanceRecord,
@@ -467,6 +468,7 @@ class Worker:
         lost = [(placement, placement.take_channels()) for placement in self._placements]
         notify(self._broker.hang_up)
         notify(self._broker.release_slots)
+        errors: dict[ModelListener, dict[int, EdgeServeError]] = {}
         for placement, taken in lost:
             for _, channel in taken:
                 notify(channel.drain)
@@ -475,7 +477,9 @@ class Worker:
                 if not one.closing:
                     text = lost_text(placement.spec.is_python, one.spec.name, reason)
                     error = self.process.loss(placement.spec.name, text)
-                    notify(placement.link.listener.on_lost, one.number, error)
+                    errors.setdefault(placement.link.listener, {})[one.number] = error
+        for listener, by_instance in errors.items():
+            notify(listener.on_lost, by_instance)
 
     async def _revive(self, process: Process) -> None:
         """Open the models again one after the other, for the least memory. One that loads slowly or hangs delays the

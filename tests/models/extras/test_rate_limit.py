@@ -68,7 +68,7 @@ class Opened:
 
     def die(self, instance: int = 0) -> None:
         self.running.pop(instance, None)
-        self.listener.on_lost(instance, Internal("died"))
+        self.listener.on_lost({instance: Internal("died")})
 
     @property
     def ids(self) -> list[str]:

@@ -150,7 +150,7 @@ def test_a_reply_after_the_load_was_called_off_frees_its_slot() -> None:
         listener.expect(0).cancel()
         listener.on_reply(0, BatchReply(1, 0, 0, 0, 0, [], lease))
         listener.expect(0).cancel()
-        listener.on_lost(0, Internal("its worker died"))
+        listener.on_lost({0: Internal("its worker died")})
         listener.on_reply(0, BatchReply(1, 0, 0, 0, 0, []))  # of a golden test, which had another listener
 
     asyncio.run(work())

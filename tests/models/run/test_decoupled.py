@@ -172,7 +172,7 @@ def test_a_stream_that_ended_and_one_whose_worker_died_need_no_word() -> None:
         scene = Scene()
         scene.return_from_execute()
         scene.job.set_paused(True)
-        scene.driver.on_lost(0, Internal("died"))
+        scene.driver.on_lost({0: Internal("died")})
         assert scene.job.set_paused(False)
         assert [told[0] for told in scene.model.told] == ["hold"]
         assert scene.responses[-1].final
@@ -233,8 +233,9 @@ async def test_no_clock_runs_on_for_a_stream_that_has_ended(end: str) -> None:
         scene.respond(final=True)
         scene.return_from_execute()
     else:
-        scene.driver.on_lost(0, Internal("died"))
+        scene.driver.on_lost({0: Internal("died")})
     scene.driver.fail_all(Internal("closed"))
+    await asyncio.sleep(0)  # the last decision
     del scene
     gc.collect()
     assert driver() is None
@@ -267,7 +268,7 @@ async def test_the_memory_of_inputs_is_released_once_with_the_last_response(end:
         if end == "final":
             scene.respond(final=True)
         elif end == "lost":
-            scene.driver.on_lost(0, Internal("it died"))
+            scene.driver.on_lost({0: Internal("it died")})
         else:
             await asyncio.sleep(0.05)
     assert (inputs.released, scene.body.released) == (1, 1)
@@ -287,7 +288,7 @@ def test_the_memory_of_inputs_is_not_released_while_execute_runs(end: str) -> No
         elif end == "error":
             scene.driver.on_reply(0, BatchReply(scene.batch, 10, 20, 30, 40, [Reply(error=Internal("no"))]))
         else:
-            scene.driver.on_lost(0, Internal("it died"))
+            scene.driver.on_lost({0: Internal("it died")})
         assert (inputs.released, scene.body.released, len(scene.responses)) == (1, 1, 1)
 
     play(story)

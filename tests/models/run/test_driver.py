@@ -137,7 +137,7 @@ def test_the_last_reply_of_a_dead_worker_brings_it_no_further_batch() -> None:
         instance, batch_id, _ = scene.model.batches[0]
         reply = BatchReply(batch_id, 10, 20, 30, 40, [Reply([InferTensor("Y", DataType.INT8, (1,), b"\1")])], last=True)
         scene.driver.on_reply(instance, reply)
-        scene.driver.on_lost(instance, Internal("dead"))
+        scene.driver.on_lost({instance: Internal("dead")})
         assert len(scene.model.batches) == 1
         scene.driver.on_back(instance)
         await until(lambda: len(scene.model.batches) == 2)
@@ -357,7 +357,7 @@ def test_a_lost_worker_fails_what_it_had_and_nothing_else() -> None:
         for id in "abc":
             here.submit(id)
         instance, _, (request,) = here.model.batches[0]
-        here.driver.on_lost(instance, Internal("it died"))
+        here.driver.on_lost({instance: Internal("it died")})
 
         assert here.answers() == [(request.id, "it died")]
         assert here.statistics.failures["BACKEND"] == 1
@@ -371,12 +371,57 @@ def test_a_lost_worker_fails_what_it_had_and_nothing_else() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_requests_that_wait_behind_a_lost_instance_do_not_fail_with_the_others_of_its_worker(at_once: bool) -> None:
+    async def story() -> None:
+        scheduler = DirectScheduler(3)
+        for _ in range(100):
+            scheduler.pace(10_000)  # so short that one instance takes all
+        here = Scene(scheduler, 3)
+        for id in "abcdef":
+            here.submit(id)
+        sent = here.model.batches[-1][0]
+        died = Internal("it died")
+        for lost in [(0, 1, 2)] if at_once else [(0,), (1,), (2,)]:
+            here.driver.on_lost(dict.fromkeys(lost, died))
+        await asyncio.sleep(0.01)
+        assert here.answers() == [("a", "it died")], "the others were only queued"
+        here.driver.on_back(sent)
+        while here.driver.in_flight():
+            here.reply(len(here.model.batches) - 1)
+            await asyncio.sleep(0)
+        assert here.answers()[1:] == [(id, "") for id in "bcdef"]
+        here.check()
+
+    play(story)
+
+
+def test_a_client_that_cancels_when_its_batch_fails_sends_no_request_to_a_lost_instance() -> None:
+    async def story() -> None:
+        here = Scene(DirectScheduler(2), 2)
+        jobs: list[Job] = []
+
+        def cancel_third(response: InferResponse) -> None:
+            here._on_response(response)
+            jobs[2].cancel()
+
+        for id in "abcd":
+            jobs.append(here.driver.submit(InferRequest("m", id=id), 1, None, cancel_third))
+        here.driver.on_lost(dict.fromkeys((0, 1), Internal("it died")))
+        assert len(here.model.batches) == 2
+        assert [id for id, _ in here.answers()] == ["a", "c", "b"]
+        here.driver.on_back(0)
+        assert here.events[-1] == "execute d"
+
+    play(story)
+
+
 def test_requests_wait_for_a_worker_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absence, "OUTAGE_SECONDS", 0.005)
 
     async def story() -> None:
         here = Scene(batcher())
-        here.driver.on_lost(0, Internal("it died"))
+        here.driver.on_lost({0: Internal("it died")})
         here.submit("a")
         assert here.responses == []
         await until(lambda: here.responses)
@@ -397,7 +442,7 @@ def test_requests_wait_for_a_worker_up_to_a_limit(monkeypatch: pytest.MonkeyPatc
 def test_a_worker_that_is_back_in_time_finds_what_waited() -> None:
     async def story() -> None:
         here = Scene(batcher())
-        here.driver.on_lost(0, Internal("it died"))
+        here.driver.on_lost({0: Internal("it died")})
         here.submit("a")
         here.driver.on_back(0)
         assert here.events == ["execute a"]
@@ -533,7 +578,7 @@ def test_an_instance_that_retires_is_free_when_its_worker_dies_and_when_the_mode
             here.driver.retire_instance(instance, partial(free.append, 1))
             here.driver.stop(lambda: None)
             if end == "died":
-                here.driver.on_lost(instance, Internal(end))
+                here.driver.on_lost({instance: Internal(end)})
             else:
                 here.reply()
             await until(partial(len, free))
@@ -549,7 +594,7 @@ def test_requests_fail_after_a_limit_if_the_last_instance_with_a_worker_retires(
 
     async def story() -> None:
         here = Scene(DirectScheduler(2), 2)
-        here.driver.on_lost(0, Internal("died"))
+        here.driver.on_lost({0: Internal("died")})
         here.driver.retire_instance(1, lambda: None)
         here.submit("a")
         await until(lambda: here.responses)

@@ -56,7 +56,7 @@ def test_lost_worker_fails_both_batches_and_finds_the_rest_when_it_is_back() -> 
         here = seated()
         for id in "abcd":
             here.submit(id)
-        here.driver.on_lost(0, Internal("it died"))
+        here.driver.on_lost({0: Internal("it died")})
         assert here.answers() == [("a", "it died"), ("b", "it died")]
         assert here.statistics.failures["BACKEND"] == 2
         here.check()
@@ -78,7 +78,7 @@ def test_last_reply_of_a_dead_worker_gives_no_batch_to_its_second_seat() -> None
         time.sleep(RUN_NS / 1e9)  # the seat is due, and the loop has not found out yet
         _, batch_id, _ = here.model.batches[1]
         here.driver.on_reply(0, BatchReply(batch_id, 10, 20, 30, 40, [Reply()], last=True))
-        here.driver.on_lost(0, Internal("it died"))
+        here.driver.on_lost({0: Internal("it died")})
         assert here.answers() == [("first", ""), ("a", "")]
         here.driver.on_back(0)
         assert here.events[-1] == "execute b"
