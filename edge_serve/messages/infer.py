@@ -94,6 +94,8 @@ class InferRequest:
             keeps no state; NULL_SEQUENCE_SLOT = it only fills a row, and its outputs are not sent.
         compute: of the ensemble request that this one is a part of, which adds its times there; None = of no ensemble.
         shared: an input (`tensors.Shared`) or an output lies in a client's shared memory.
+        paused: the client reads slowly, so the sender of a decoupled model's responses is to wait. `Ticket.set_paused`
+            sets it. It remains while the request is queued, is given to another version by a swap, or is executed anew.
     """
 
     model_name: str
@@ -114,6 +116,7 @@ class InferRequest:
     sequence_slot: int = -1
     compute: ComputeTimes | None = None
     shared: bool = False
+    paused: bool = False
 
 
 def copy_request(one: InferRequest, request_id: str, inputs: list[InferTensor]) -> InferRequest:

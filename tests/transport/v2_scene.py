@@ -79,7 +79,7 @@ class FakeTicket:
         self.cancelled += 1
 
     def set_paused(self, paused: bool) -> bool:
-        if self.can_hold:
+        if self.can_hold and paused is not (self.held or [False])[-1]:
             self.held.append(paused)
         return self.can_hold
 

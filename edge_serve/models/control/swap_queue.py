@@ -40,7 +40,10 @@ class Waiter:
             self.queue.cancel(self)
 
     def set_paused(self, paused: bool) -> bool:
-        return self.ticket is not None and self.ticket.set_paused(paused)
+        if self.ticket is not None:
+            return self.ticket.set_paused(paused)
+        self.request.paused = paused
+        return True
 
     def jobs(self) -> Sequence[Job]:
         return self.ticket.jobs() if self.ticket is not None else ()

@@ -31,14 +31,12 @@ class _Stream:
     Attributes:
         count: its responses so far.
         since_ns: when the last response arrived, or the request was sent to the model.
-        paused: whether its sender is paused until the client has caught up.
         inputs: the memory to which the channel has moved its inputs.
     """
 
     job: Job
     count: int
     since_ns: int
-    paused: bool = False
     inputs: Lease | None = None
 
 
@@ -58,7 +56,12 @@ class _Open:
 
     def is_paused(self) -> bool:
         """Return whether a stream is paused: the time does not count."""
-        return any(stream.paused for stream in self.streams.values())
+        return any(stream.job.request.paused for stream in self.streams.values())
+
+    def update_deadline(self) -> None:
+        """Pause or resume the timeout, after a stream was paused or resumed, or has ended."""
+        if self.deadline is not None:
+            self.deadline.set_paused(self.is_paused())
 
     def cancel_deadline(self) -> None:
         """Cancel the timeout: all streams have ended."""
@@ -92,15 +95,17 @@ class DecoupledDriver(Driver):
             super().cancel(job)
         elif job.position in opened.streams:
             self.model.cancel(opened.instance, job.batch_id, job.position)
-            self._set_stream_paused(job.batch_id, opened, job.position, False)
+            self.set_paused(job, False)
 
     def set_paused(self, job: Job, paused: bool) -> bool:
-        """Pause or resume a stream; see `Ticket.set_paused`. A stream that has ended needs none."""
+        """Pause or resume a stream; see `Ticket.set_paused`. A queued request is paused when it is sent to the
+        worker."""
         opened = self._open.get(job.batch_id)
-        if opened is None:
-            job.paused = paused
-        elif job.position in opened.streams:
-            self._set_stream_paused(job.batch_id, opened, job.position, paused)
+        if job.request.paused is not paused:
+            job.request.paused = paused
+            if opened is not None and job.position in opened.streams:
+                self.model.set_paused(opened.instance, job.batch_id, job.position, paused)
+                opened.update_deadline()
         return True
 
     def in_flight(self) -> int:
@@ -174,8 +179,8 @@ class DecoupledDriver(Driver):
     def _run(self, run: Run) -> list[Job]:
         jobs = super()._run(run)
         for job in jobs:
-            if job.paused:  # while it was queued
-                self.set_paused(job, True)
+            if job.request.paused:  # while it was queued
+                self.model.set_paused(run.instance, job.batch_id, job.position, True)
         return jobs
 
     # ---- inside -------------------------------------------------------------------------------------------------
@@ -189,24 +194,12 @@ class DecoupledDriver(Driver):
         opened = self._open.get(batch_id)
         return opened.streams.get(position) if opened is not None else None
 
-    def _set_stream_paused(self, batch_id: int, opened: _Open, position: int, paused: bool) -> None:
-        """Pause or resume a stream in the worker. Each paused stream is resumed, at the latest when it ends."""
-        stream = opened.streams[position]
-        if stream.paused is not paused:
-            stream.paused = paused
-            self.model.set_paused(opened.instance, batch_id, position, paused)
-            if opened.deadline is not None:
-                opened.deadline.set_paused(opened.is_paused())
-
     def _on_overrun(self, batch_id: int) -> None:
         """Fail the streams that are still open after `execution_timeout_ms`."""
-        opened = self._open.pop(batch_id, None)
-        if opened is None:
-            return
-        for position, stream in opened.streams.items():
+        opened = self._open[batch_id]
+        for position, stream in list(opened.streams.items()):
             self.model.cancel(opened.instance, batch_id, position)
-            self._set_stream_paused(batch_id, opened, position, False)
-            self._release(batch_id, stream.inputs)
+            self._close(batch_id, position)
             text = (
                 f"model '{self.name}' sent {stream.count} responses and no final one within its execution_timeout_ms "
                 f"({self.model.timeout * 1000:g})"
@@ -244,18 +237,18 @@ class DecoupledDriver(Driver):
         self._send(job, self._response(job, reply, True, None))
 
     def _close(self, batch_id: int, position: int) -> bool:
-        """Close the stream of a request. Return whether it was open."""
+        """Close the stream of a request, and resume it in the worker. Return whether it was open."""
         opened = self._open.get(batch_id)
         if opened is None or position not in opened.streams:
             return False
-        stream = opened.streams[position]
-        if stream.paused:
-            self._set_stream_paused(batch_id, opened, position, False)
+        stream = opened.streams.pop(position)
         self._release(batch_id, stream.inputs)
-        del opened.streams[position]
         if not opened.streams:
             del self._open[batch_id]
             opened.cancel_deadline()
+        if stream.job.request.paused:
+            self.model.set_paused(opened.instance, batch_id, position, False)
+            opened.update_deadline()
         return True
 
     def _response(self, job: Job, reply: Reply, final: bool, lease: Lease | None, null: bool = False) -> InferResponse:

@@ -33,7 +33,7 @@ RETRY_NS = 1_000_000_000
 class Job(Entry):
     """A request in the driver: the scheduler's entry, and the callback for its responses."""
 
-    __slots__ = ("batch_id", "driver", "on_response", "paused", "place", "position")
+    __slots__ = ("batch_id", "driver", "on_response", "place", "position")
 
     def __init__(
         self,
@@ -51,8 +51,6 @@ class Job(Entry):
         self.position = 0
         #: in the order of responses; -1 = it is not in a batch
         self.place = -1
-        #: its sender is to be paused as soon as it is in a batch
-        self.paused = False
 
     def cancel(self) -> None:
         self.driver.cancel(self)

@@ -26,7 +26,8 @@ class Ticket(Protocol):
         """Pause or resume the sender of a decoupled model's responses, because the client reads slowly or has caught
         up.
 
-        Some responses that were sent before still arrive. Return False when no sender can be paused.
+        Some responses that were sent before still arrive. Return False when no sender can be paused. A request that
+        waits for a swap can be paused, but perhaps not after the swap.
         """
 
     def jobs(self) -> Sequence[Job]:

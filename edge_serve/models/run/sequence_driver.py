@@ -112,13 +112,11 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
         jobs = super()._run(run)
         for job, batch_id, position in again:
             stream = self._stream(batch_id, position)
-            paused = stream is not None and stream.paused
             self._close(batch_id, position)
             if stream is not None:
                 streams = self._open[job.batch_id].streams
                 stream.inputs = streams[job.position].inputs  # of this run
                 streams[job.position] = stream
-                self.set_paused(job, paused)  # the worker knows the stream by its new batch and position
             else:  # the last response arrived while it was queued
                 self._close(job.batch_id, job.position)
         return jobs

@@ -146,7 +146,7 @@ class InferStream:
     def on_taken(self, size: int, messages: int = 1) -> None:
         """See `Conversation.on_taken`."""
         self._backlog.take(size, messages)
-        if self._backlog.may_resume():
+        if self._backlog.resume():
             self._set_paused(False)
         self._read_on()
 
@@ -317,17 +317,17 @@ class InferStream:
             return
         self._backlog.add(waiting)
         if self._backlog.must_pause():
-            self._set_paused(True)
+            self._backlog.pause(self._set_paused(True))
             if self._backlog.is_too_much():
                 text = f"the stream was ended because the client left more than {backlog.MAX_UNREAD} bytes of it unread"
                 self._over = True
                 self._call.cut(StreamOverrun(text))
 
-    def _set_paused(self, paused: bool) -> None:
-        """Pause or resume the senders of decoupled models."""
+    def _set_paused(self, paused: bool) -> bool:
+        """Pause or resume the senders of decoupled models. Return whether all of them can be paused."""
         senders = [one.ticket for one in self._open if one.turn is None and one.ticket is not None]
         can_wait = [ticket.set_paused(paused) for ticket in senders]
-        self._backlog.paused = paused and all(can_wait)
+        return all(can_wait)
 
 
 def _make_written(message: bytes) -> _Written:

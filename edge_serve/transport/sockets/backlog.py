@@ -16,13 +16,14 @@ class Backlog:
     """Counts the bytes of the events that wait for one client.
 
     Attributes:
-        paused: the sender is paused; set by the caller, which knows whether the sender could be paused.
+        paused: the senders were paused, as far as they can be, and are to be resumed.
     """
 
-    __slots__ = ("_bytes", "paused")
+    __slots__ = ("_all_wait", "_bytes", "paused")
 
     def __init__(self) -> None:
         self._bytes = 0
+        self._all_wait = False
         self.paused = False
 
     def add(self, size: int) -> None:
@@ -34,16 +35,27 @@ class Backlog:
         self._bytes -= size + events * _EVENT_BYTES
 
     def must_pause(self) -> bool:
-        """Return whether to pause the sender now."""
-        return not self.paused and self._bytes > PAUSE_ABOVE
+        """Return whether to pause the senders now, and call `pause` then.
 
-    def may_resume(self) -> bool:
-        """Return whether to resume the sender now."""
-        return self.paused and self._bytes <= RESUME_BELOW
+        Again while one of them cannot be paused. Above MAX_UNREAD in any case, because a request that could be paused
+        while it waited for a swap may have got a version that cannot be.
+        """
+        return self._bytes > PAUSE_ABOVE and not (self._all_wait and self._bytes <= MAX_UNREAD)
+
+    def pause(self, all_wait: bool) -> None:
+        """Note that the senders were paused, and whether that was possible for all of them."""
+        self.paused, self._all_wait = True, all_wait
+
+    def resume(self) -> bool:
+        """Return whether to resume the senders now. If so, they do not count as paused any more."""
+        if not self.paused or self._bytes > RESUME_BELOW:
+            return False
+        self.paused = self._all_wait = False
+        return True
 
     def is_too_much(self) -> bool:
-        """Return whether to end the stream, because its sender could not be paused.
+        """Return whether to end the stream, because a sender could not be paused.
 
         A paused stream may exceed the limit by the responses that were on their way.
         """
-        return not self.paused and self._bytes > MAX_UNREAD
+        return not self._all_wait and self._bytes > MAX_UNREAD

@@ -218,7 +218,7 @@ class EventStream(GenerateAnswer):
 
     def _pause(self) -> None:
         if self._ticket is not None and not self.exchange.behind:
-            self._backlog.paused = self._ticket.set_paused(True)
+            self._backlog.pause(self._ticket.set_paused(True))
         if self._backlog.is_too_much():
             self._end_unread()
 
@@ -240,14 +240,13 @@ class EventStream(GenerateAnswer):
             self._end()
 
     def _resume(self) -> None:
-        if self._backlog.may_resume() and self._ticket is not None:
-            self._backlog.paused = False
+        if self._backlog.resume() and self._ticket is not None:
             self._ticket.set_paused(False)
 
     def _add_waiting(self, response: InferResponse) -> None:
         self._backlog.add(_size(response))
         if self._backlog.must_pause() and self._ticket is not None and not response.final:
-            self._backlog.paused = self._ticket.set_paused(True)
+            self._backlog.pause(self._ticket.set_paused(True))
 
     def _remove_waiting(self, response: InferResponse) -> None:
         self._backlog.take(_size(response))

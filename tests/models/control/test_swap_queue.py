@@ -117,7 +117,6 @@ def test_waiting_requests_run_in_order_before_later_ones() -> None:
 
     second.cancel()
     assert [(one.id, type(one.error)) for one in answers[1:]] == [("2", Cancelled)]
-    assert not first.set_paused(True)  # nothing comes that could be held
     queue.submit_all(served(target))
     queue.submit(request("4"), 1, "key", answers.append)
     assert first.set_paused(True)
@@ -128,6 +127,17 @@ def test_waiting_requests_run_in_order_before_later_ones() -> None:
     assert target.cancelled == 1
     assert [one.id for one in answers[2:]] == ["1", "4"]
     assert queue.in_flight() == 0
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_new_version_learns_that_the_stream_of_a_waiting_request_is_paused(resumed: bool) -> None:
+    queue, target, waiting = SwapQueue("m", 2), Target(), request("1")
+    ticket = queue.submit(waiting, 1, "key", list[InferResponse]().append)
+    assert ticket.set_paused(True), "no response comes meanwhile"
+    if resumed:
+        ticket.set_paused(False)
+    queue.submit_all(served(target, STREAM))
+    assert waiting.paused is not resumed
 
 
 def test_close_answers_every_waiting_request() -> None:

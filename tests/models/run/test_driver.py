@@ -37,8 +37,11 @@ class Model:
     def __init__(self, scene: Scene, instances: int) -> None:
         self.numbers = range(instances)
         self.taken = 1
+        self.timeout = 0.0
         self.batches: list[tuple[int, int, list[InferRequest]]] = []
         self.cancelled: list[tuple[int, int]] = []
+        #: paused streams: batch and position
+        self.paused: set[tuple[int, int]] = set()
         self._scene = scene
 
     def execute(self, instance: int, batch_id: int, requests: list[InferRequest], each: bool = False) -> None:
@@ -53,6 +56,9 @@ class Model:
 
     def cancel(self, instance: int, batch_id: int, position: int) -> None:
         self.cancelled.append((batch_id, position))
+
+    def set_paused(self, instance: int, batch_id: int, position: int, paused: bool) -> None:
+        (self.paused.add if paused else self.paused.discard)((batch_id, position))
 
 
 class Scene:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
-from edge_serve.models.run.sequence_driver import IterativeDriver, SequenceDriver
+from edge_serve.models.run.sequence_driver import IterativeDecoupledDriver, IterativeDriver, SequenceDriver
 from edge_serve.scheduling.core import SequenceBatching
 from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.sequence.oldest import OldestSequences
@@ -139,6 +140,54 @@ def test_each_run_of_an_iterative_request_has_waited_since_its_own_arrival(kind:
         await end_run(0, True)
         await end_run(1, False)
         assert (here.statistics.queue.count, here.statistics.queue.ns) == (2, 2 * 10)
+        here.check()
+
+    play(story)
+
+
+class IterativeStreams(Scene):
+    """An iterative decoupled model whose batches are answered when the test says so."""
+
+    driver: IterativeDecoupledDriver
+
+    def __init__(self, kind: Kind, rows: int = 1, timeout: float = 0.0, **more: Any) -> None:
+        batching = SequenceBatching(rows, max_sequence_idle_us=60_000_000, iterative=True, **more)
+        super().__init__(kind(batching, 1), driver=IterativeDecoupledDriver)
+        self.model.timeout = timeout
+
+    async def runs(self, number: int) -> int:
+        """Wait until batch `number` is executed. Return its ID."""
+        await until(lambda: len(self.model.batches) > number)
+        return self.model.batches[number][1]
+
+    def end_run(self, batch_id: int, *again: bool, left: float = 0.0) -> None:
+        """The run of a batch is done; the requests for which `again` is set are to run once more."""
+        replies = [Reply(rescheduled=one) for one in again]
+        self.driver.on_reply(0, BatchReply(batch_id, 10, 20, 30, 40, replies, left=left))
+
+
+@pytest.mark.parametrize("when", ["while it runs", "while it is queued again", "not yet"])
+def test_a_stream_that_was_paused_in_the_queue_is_resumed_in_every_run(kind: Kind, when: str) -> None:
+    async def story() -> None:
+        here = IterativeStreams(kind)
+        here.submit("a")
+        first = await here.runs(0)
+        job = here.submit("b")
+        assert job.set_paused(True)
+        here.driver.on_partial(0, first, 0, Reply(), True, None)
+        here.end_run(first, False)
+        second = await here.runs(1)
+        assert here.model.paused == {(second, 0)}
+        if when == "while it runs":
+            job.set_paused(False)
+        here.end_run(second, True)
+        if when == "while it is queued again":
+            job.set_paused(False)
+        third = await here.runs(2)
+        assert here.model.paused == ({(third, 0)} if when == "not yet" else set())
+        here.driver.on_partial(0, third, 0, Reply(), True, None)
+        here.end_run(third, False)
+        assert not here.model.paused
         here.check()
 
     play(story)

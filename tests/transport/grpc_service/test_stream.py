@@ -315,6 +315,31 @@ def test_a_stream_whose_senders_cannot_wait_ends_when_too_much_is_unread() -> No
     assert scene.dropped
 
 
+def test_a_sender_that_was_paused_beside_one_that_cannot_wait_is_resumed() -> None:
+    scene = Scene(takes=False)
+    for name in "ab":
+        scene.send("d", name)
+    paused, ensemble = scene.jobs
+    ensemble.can_wait = False
+    for _ in range(2):
+        paused.answer(bytes(backlog.PAUSE_ABOVE), final=False)
+    assert paused.holds[-1]
+    scene.read()
+    assert not paused.holds[-1]
+
+
+def test_a_stream_ends_when_its_paused_sender_becomes_one_that_cannot_wait() -> None:
+    """A request that waits for a swap becomes one of an ensemble."""
+    scene = Scene(takes=False)
+    scene.send("d", "a")
+    (job,) = scene.jobs
+    job.answer(bytes(2 * backlog.PAUSE_ABOVE), final=False)
+    assert job.holds == [True]
+    job.can_wait = False
+    job.answer(bytes(backlog.MAX_UNREAD), final=False)
+    assert isinstance(scene.status, StreamOverrun)
+
+
 def test_no_more_is_read_from_a_client_with_many_requests_under_way() -> None:
     scene = Scene()
     names = [str(index) for index in range(PAUSE_REQUESTS + 10)]

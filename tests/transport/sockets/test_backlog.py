@@ -24,32 +24,44 @@ def test_a_stream_is_paused_above_one_bound_and_resumed_below_a_lower_one() -> N
 
     backlog, count = grown(PAUSE_ABOVE)
     assert backlog.must_pause()
-    backlog.paused = True
+    backlog.pause(True)
     assert not backlog.must_pause()  # once is enough
-    assert not backlog.may_resume()
+    assert not backlog.resume()
 
     for _ in range(count * 3 // 4 - 4):
         backlog.take(SIZE)
-        assert not backlog.may_resume()
+        assert not backlog.resume()
     for _ in range(8):
         backlog.take(SIZE)
-    assert backlog.may_resume()
-
-    backlog.paused = False
-    assert not backlog.may_resume()  # once is enough
+    assert backlog.resume()
+    assert not backlog.resume()  # once is enough
     assert not backlog.must_pause()
 
 
 def test_a_stream_that_is_not_paused_is_not_resumed() -> None:
-    assert not Backlog().may_resume()
+    assert not Backlog().resume()
+
+
+def test_a_stream_whose_senders_cannot_all_wait_is_resumed_like_others() -> None:
+    backlog, count = grown(PAUSE_ABOVE)
+    backlog.pause(False)
+    assert backlog.paused
+    assert backlog.must_pause(), "perhaps the sender that cannot wait has ended"
+    for _ in range(count):
+        backlog.take(SIZE)
+    assert backlog.resume()
+    assert not backlog.paused
 
 
 def test_without_a_hold_there_is_an_end() -> None:
     backlog, _ = grown(MAX_UNREAD)
     assert backlog.is_too_much()
 
-    backlog.paused = True
+    backlog.pause(True)
     assert not backlog.is_too_much()
+    assert backlog.must_pause(), "perhaps a sender cannot wait any more"
+    backlog.pause(False)
+    assert backlog.is_too_much()
 
 
 def test_many_small_events_count_for_the_memory_that_they_take() -> None:
