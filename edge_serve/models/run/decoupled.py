@@ -197,7 +197,8 @@ class DecoupledDriver(Driver):
     def _on_overrun(self, batch_id: int) -> None:
         """Fail the streams that are still open after `execution_timeout_ms`."""
         opened = self._open[batch_id]
-        for position, stream in list(opened.streams.items()):
+        late = [(position, stream) for position, stream in opened.streams.items() if self._is_limited(stream.job)]
+        for position, stream in late:
             self.model.cancel(opened.instance, batch_id, position)
             self._close(batch_id, position)
             text = (
@@ -207,11 +208,17 @@ class DecoupledDriver(Driver):
             self._send(stream.job, self._response(stream.job, Reply(error=Internal(text)), True, None))
         self._check_idle()
 
+    def _is_limited(self, job: Job) -> bool:
+        """Return whether `execution_timeout_ms` limits a stream whose batch is done."""
+        return True
+
     def _answer(self, jobs: list[Job], reply: BatchReply) -> None:
         super()._answer(jobs, reply)
         self._release_ended(reply.batch_id)
         opened = self._open.get(reply.batch_id)
-        if opened is not None and self.model.timeout:
+        if opened is None or not self.model.timeout:
+            return
+        if any(self._is_limited(stream.job) for stream in opened.streams.values()):
             overrun = partial(self._on_overrun, reply.batch_id)
             opened.deadline = PausableDeadline(self._loop, reply.left, overrun, paused=opened.is_paused())
 

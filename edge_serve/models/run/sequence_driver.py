@@ -107,6 +107,10 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
     def _unanswered(self, job: Job) -> bool:
         return self._stream(job.batch_id, job.position) is not None
 
+    def _is_limited(self, job: Job) -> bool:
+        """See `DecoupledDriver`. One that waits for its next run is not: each run has the whole time."""
+        return job not in self._again
+
     def _run(self, run: Run) -> list[Job]:
         again = [(job, job.batch_id, job.position) for job in self._again.intersection(run.entries)]
         jobs = super()._run(run)

@@ -191,3 +191,59 @@ def test_a_stream_that_was_paused_in_the_queue_is_resumed_in_every_run(kind: Kin
         here.check()
 
     play(story)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_the_wait_for_the_next_run_does_not_count_as_execution(again: bool) -> None:
+    """Two streams take turns. The limit of the first one begins when its run has ended, unless it is to run again."""
+
+    async def story() -> None:
+        here = IterativeStreams(OldestSequences, timeout=0.02, oldest=True, max_candidate_sequences=2)
+        here.submit("a")
+        first = await here.runs(0)
+        here.submit("b")
+        here.end_run(first, again, left=0.01)
+        second = await here.runs(1)
+        await asyncio.sleep(0.03)
+        text = "model 'm' sent 0 responses and no final one within its execution_timeout_ms (20)"
+        assert here.answers() == ([] if again else [("a", text)])
+        here.driver.on_partial(0, second, 0, Reply(), True, None)
+        here.end_run(second, False)
+        if again:
+            third = await here.runs(2)
+            here.driver.on_partial(0, third, 0, Reply(), True, None)
+            here.end_run(third, False)
+        assert [one for one in here.answers() if not one[1]] == [("b", ""), ("a", "")][: 2 if again else 1]
+        here.check()
+
+    play(story)
+
+
+def test_the_limit_of_a_batch_fails_only_streams_that_do_not_run_again() -> None:
+    async def story() -> None:
+        here = IterativeStreams(OldestSequences, 2, timeout=0.02, oldest=True, max_candidate_sequences=5)
+
+        def finish(batch_id: int, count: int) -> None:
+            for position in range(count):
+                here.driver.on_partial(0, batch_id, position, Reply(), True, None)
+            here.end_run(batch_id, *[False] * count)
+
+        here.submit("before")
+        before = await here.runs(0)
+        for id in ("again", "silent"):
+            here.submit(id)
+        finish(before, 1)
+        both = await here.runs(1)
+        for id in ("c", "d"):
+            here.submit(id)
+        here.end_run(both, True, False, left=0.01)
+        others = await here.runs(2)
+        await until(lambda: len(here.responses) > 1)
+        await asyncio.sleep(0.02)
+        assert [id for id, _ in here.answers()] == ["before", "silent"]
+        finish(others, 2)
+        finish(await here.runs(3), 1)
+        assert here.answers()[2:] == [("c", ""), ("d", ""), ("again", "")]
+        here.check()
+
+    play(story)
