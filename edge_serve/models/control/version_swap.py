@@ -364,9 +364,9 @@ class VersionSwapper:
             )  # fmt: skip
         self._serving.remove(served)
         await self._loader.close(served)
-        served.lineage.close(served.statistics)
         if late:
             served.runner.fail_all(_too_late(served, self._drain_seconds))
+        served.lineage.close(served.statistics)
         self.unloading.close(served)
         text, extra = "model %s version %s unloaded in %.2f s", model_fields(served.name, served.version)
         log.info(text, served.name, served.version, time.monotonic() - started, extra=extra)
@@ -410,9 +410,9 @@ def _too_late(served: Served, seconds: float) -> Unavailable:
 async def _answered(served: Served, sequences: bool) -> None:
     """Wait until `served` has answered all accepted requests; with `sequences`, also until its open sequences have
     ended."""
-    await served.wait_released()  # requests whose bodies are still being decoded are not in the queue yet
     idle = asyncio.Event()
     try:
+        await served.wait_released()  # requests whose bodies are still being decoded are not in the queue yet
         while served.has_stand_in and served.runner.in_flight():  # their models may call this version (`ModelCalls`)
             await asyncio.sleep(_LOOK_SECONDS)
     finally:

@@ -80,6 +80,7 @@ class FakeServed:
 
     def continue_counters(self, before: FakeServed) -> None:
         self.lineage = before.lineage
+        self.lineage.add(before.statistics)
 
     def stand_in(self, runner: Runner) -> FakeServed:
         other = FakeServed(self.name, int(self.version), False, self.config, self.directory)

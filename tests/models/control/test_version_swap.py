@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,8 +15,10 @@ from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.models.load.batch import LoadBatch
 from edge_serve.models.load.load_plan import LoadPlan
+from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.workers.front.process import SharedProcessLost
-from tests.models.control.house import FakeServed, House, play, settle
+from tests.models.control.house import FakeServed, House, Idle, play, settle
+from tests.models.run.test_driver import Scene
 
 
 def test_one_failing_version_keeps_what_served_before(tmp_path: Path) -> None:
@@ -114,6 +118,46 @@ def test_a_reload_switches_then_drains_the_old_one(tmp_path: Path) -> None:
         assert house.index() == [("m", "1", "READY", "")]
 
     play(tmp_path, scenario)
+
+
+async def replaced_too_late(house: House, prepare: Callable[[Scene, FakeServed], None]) -> Scene:
+    """Replace a version that does not end its work in time, and return its driver's scene."""
+    house.put("m", 1)
+    await house.registry.load("m")
+    old, scene = house.serving("m"), Scene(DirectScheduler(1))
+    old.runner, old.statistics = cast(Idle, scene.driver), scene.statistics
+    prepare(scene, old)
+    (house.root / "m" / "1" / "weights").write_bytes(b"new")
+    await house.registry.load("m")
+    await asyncio.wait(house.registry._swapper.leaving)
+    return scene
+
+
+def test_requests_that_fail_after_the_drain_are_counted_by_the_successor(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        def submit(scene: Scene, old: FakeServed) -> None:
+            for id in "abc":
+                scene.submit(id)
+
+        await replaced_too_late(house, submit)
+        now = house.serving("m")
+        total = now.lineage.total(now.statistics)
+        assert (total.pending, total.fail.count) == (0, 3)
+
+    play(tmp_path, scenario, drain_seconds=0.01)
+
+
+def test_a_request_that_is_decoded_for_longer_than_the_drain_is_refused(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        def decode(scene: Scene, old: FakeServed) -> None:
+            old.wait_released = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # for ever
+
+        scene = await replaced_too_late(house, decode)
+        scene.submit("late")
+        ((_, text),) = scene.answers()
+        assert "has stopped accepting new inference requests" in text
+
+    play(tmp_path, scenario, drain_seconds=0.01)
 
 
 def test_unload_waits_for_the_last_answer(tmp_path: Path) -> None:
