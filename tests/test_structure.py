@@ -41,7 +41,7 @@ ALLOWED = {"begin_capture", "end_capture", "end_sequence", "leave_safe_mode", "l
 TO_RENAME = {
     "edge_serve/backends": {"begin"},
     "edge_serve/doctor": {"look"},
-    "edge_serve/models/run": {"_begins", "_end"},
+    "edge_serve/models/run": {"_begins"},
     "edge_serve/protocol": {"_begin_body", "_begin_head", "_end_rest", "begin_rest", "end_request"},
     "edge_serve/scheduling": {"_ends", "end", "ends"},
     "edge_serve/systemd": {"_end_line"},

@@ -127,6 +127,9 @@ class Scheduler(Sequences, Protocol):
     def back(self, instance: int) -> None:
         """Note that an instance has a worker (again), and is idle."""
 
+    def is_lost(self) -> bool:
+        """Return whether a worker died, and no instance that takes new work has one."""
+
     def add_instance(self, instance: int, *, passive: bool = False) -> None:
         """Add an instance that is idle; a passive one gets no work. No other had its number before."""
 

@@ -53,6 +53,10 @@ class QueuedScheduler(Scheduler):
         """See `core.Scheduler`."""
         self._instances.back(instance)
 
+    def is_lost(self) -> bool:
+        """See `core.Scheduler`."""
+        return self._instances.is_lost()
+
     def add_instance(self, instance: int, *, passive: bool = False) -> None:
         """See `core.Scheduler`."""
         self._instances.add(instance, passive=passive)

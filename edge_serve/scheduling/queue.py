@@ -305,5 +305,10 @@ class Instances:
             self._state[number] = InstanceState.IDLE
             self.idle.insert(0, number)
 
+    def is_lost(self) -> bool:
+        """Return whether an instance is lost, and no other is idle or busy."""
+        states = set(self._state.values())
+        return InstanceState.LOST in states and states.isdisjoint((InstanceState.IDLE, InstanceState.BUSY))
+
     def _check(self) -> None:
         assert sorted(self.idle) == sorted(n for n, state in self._state.items() if state is InstanceState.IDLE)

@@ -219,6 +219,24 @@ def test_one_that_is_added_waits_behind_the_warm_ones_and_a_retired_one_finishes
     assert (instances.has(0), instances.idle) == (False, [2])
 
 
+def test_instances_are_lost_when_none_that_takes_work_is_left() -> None:
+    assert not Instances(2, {0, 1}).is_lost(), "they have never taken work"
+    instances = Instances(3, {2})
+    instances.lost(0)
+    instances.lost(2)
+    assert not instances.is_lost()
+    assert instances.take() == 1
+    assert not instances.is_lost(), "it is only busy"
+    instances.retire(1)
+    assert instances.is_lost(), "it takes no new work"
+    instances.done(1)
+    assert instances.is_lost()
+    instances.back(0)
+    assert not instances.is_lost()
+    instances.retire(0)
+    assert not instances.is_lost(), "there is no instance to wait for"
+
+
 def test_a_retired_instance_that_is_lost_is_removed() -> None:
     instances = Instances(2)
     for lost_first in (True, False):

@@ -177,7 +177,7 @@ class Driver(Runner, ModelListener):
         """Add an instance. No other had its number before."""
         self._scheduler.add_instance(instance, passive=passive)
         self._add_seats(instance)
-        self._outage.back(instance)
+        self._outage.update(self._scheduler.is_lost())
         self._pump()
 
     def retire_instance(self, instance: int, on_free: Callable[[], None]) -> None:
@@ -190,7 +190,7 @@ class Driver(Runner, ModelListener):
     def _check_retired(self) -> None:
         for instance in [one for one in self._retiring if not self._works(one)]:
             self._loop.call_soon(self._retiring.pop(instance))
-            self._outage.remove(instance, sum(other != instance for other in self.model.numbers))
+        self._outage.update(self._scheduler.is_lost())
 
     def _works(self, instance: int) -> bool:
         """Return whether an instance that retires may still get work, or has unfinished work."""
@@ -285,7 +285,7 @@ class Driver(Runner, ModelListener):
         """
         for instance in lost:
             self._scheduler.lost(instance)
-            self._outage.lost(instance, len(self.model.numbers))
+        self._outage.update(self._scheduler.is_lost())
         for key in [key for key, (instance, _) in self._batches.items() if instance in lost]:
             instance, jobs = self._batches.pop(key)
             for job in jobs:
@@ -295,8 +295,8 @@ class Driver(Runner, ModelListener):
 
     def on_back(self, instance: int) -> None:
         """Give work to an instance whose worker was restarted."""
-        self._outage.back(instance)
         self._scheduler.back(instance)
+        self._outage.update(self._scheduler.is_lost())
         self._add_seats(instance)
         self._pump()
 

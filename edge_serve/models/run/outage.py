@@ -12,7 +12,7 @@ OUTAGE_SECONDS = 5.0
 
 
 class WorkerOutage:
-    """The outage of one version: the time in which no instance has a worker.
+    """The outage of one version: the time in which no instance that takes work has a worker.
 
     Args:
         on_long: called when the outage has lasted for OUTAGE_SECONDS.
@@ -26,24 +26,17 @@ class WorkerOutage:
         self._model = model
         self._loop = loop
         self._on_long = on_long
-        self._lost: set[int] = set()
         #: the timer of the present outage, perhaps expired; None = some instance has a worker
         self._timer: asyncio.TimerHandle | None = None
 
-    def lost(self, instance: int, instances: int) -> None:
-        """Note that an instance, of so many `instances`, has no worker."""
-        self._lost.add(instance)
-        self._update(instances)
-
-    def back(self, instance: int) -> None:
-        """Note that an instance has a worker again."""
-        self._lost.discard(instance)
-        self._end()
-
-    def remove(self, instance: int, instances: int) -> None:
-        """Note that an instance was removed, and so many are left."""
-        self._lost.discard(instance)
-        self._update(instances)
+    def update(self, lost: bool) -> None:
+        """Start the outage if all instances have lost their workers (`lost`) and it has not started; else end it."""
+        if not lost:
+            self.is_long = False
+            self.stop()
+            self._timer = None
+        elif self._timer is None:
+            self._timer = self._loop.call_later(OUTAGE_SECONDS, self._on_timer)
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -56,17 +49,6 @@ class WorkerOutage:
             f"model '{self._model}' has had no worker for {OUTAGE_SECONDS:g} s: it keeps dying or does not open "
             "again, the server's log says why"
         )
-
-    def _update(self, instances: int) -> None:
-        if not self._lost or len(self._lost) < instances:
-            self._end()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(OUTAGE_SECONDS, self._on_timer)
-
-    def _end(self) -> None:
-        self.is_long = False
-        self.stop()
-        self._timer = None
 
     def _on_timer(self) -> None:
         self.is_long = True

@@ -127,6 +127,10 @@ class SequenceScheduler(Scheduler, ABC):
         self._finished += self._running[instance]
         self._running[instance] = []
 
+    def is_lost(self) -> bool:
+        """See `core.Scheduler`."""
+        return self._instances.is_lost()
+
     def add_instance(self, instance: int, *, passive: bool = False) -> None:
         """See `core.Scheduler`."""
         self._instances.add(instance, passive=passive)

@@ -445,6 +445,32 @@ def test_requests_wait_for_a_worker_up_to_a_limit(monkeypatch: pytest.MonkeyPatc
     play(story)
 
 
+@pytest.mark.parametrize("make", [
+    lambda: DirectScheduler(2, {1}),
+    lambda: DirectSequences(SequenceBatching(1), 2, {1}),
+])  # fmt: skip
+def test_requests_do_not_wait_for_a_passive_instance(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Scheduler]
+) -> None:
+    monkeypatch.setattr(absence, "OUTAGE_SECONDS", 0.005)
+
+    async def story() -> None:
+        here = Scene(make(), 2)
+        here.driver.on_lost({1: Internal("it died")})
+        await asyncio.sleep(0.01)
+        here.submit("a", correlation_id=1, flags=SEQUENCE_START)
+        here.reply()
+        assert here.answers() == [("a", "")], "the other instance serves"
+        here.driver.on_back(1)
+        here.driver.on_lost({0: Internal("it died")})
+        here.submit("b", correlation_id=2, flags=SEQUENCE_START)
+        await until(lambda: len(here.responses) == 2)
+        assert "has had no worker" in here.answers()[1][1]
+        here.check()
+
+    play(story)
+
+
 def test_a_worker_that_is_back_in_time_finds_what_waited() -> None:
     async def story() -> None:
         here = Scene(batcher())

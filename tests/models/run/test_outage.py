@@ -34,13 +34,12 @@ class Scene:
         self.told += 1
 
 
-def test_an_outage_begins_when_the_last_instance_is_lost() -> None:
+def test_an_outage_begins_when_all_instances_are_lost() -> None:
     here = Scene()
-    here.absence.lost(0, 2)
-    here.absence.lost(0, 2)
+    here.absence.update(False)
     assert here.timers == []
-    here.absence.lost(1, 2)
-    here.absence.lost(1, 2)
+    here.absence.update(True)
+    here.absence.update(True)
 
     (timer,) = here.timers
     assert timer.seconds == OUTAGE_SECONDS
@@ -53,12 +52,12 @@ def test_an_outage_begins_when_the_last_instance_is_lost() -> None:
 
 def test_one_instance_that_is_back_ends_it() -> None:
     here = Scene()
-    here.absence.lost(0, 1)
+    here.absence.update(True)
     here.timers[0].ring()
-    here.absence.back(0)
+    here.absence.update(False)
     assert not here.absence.is_long
-    here.absence.lost(0, 1)
-    here.absence.back(0)
+    here.absence.update(True)
+    here.absence.update(False)
 
     assert len(here.timers) == 2
     assert here.timers[1].cancelled, "one that has ended must not ring"
@@ -67,21 +66,9 @@ def test_one_instance_that_is_back_ends_it() -> None:
 def test_an_outage_after_the_stop_is_not_reported() -> None:
     here = Scene()
     here.absence.stop()
-    here.absence.lost(0, 1)
+    here.absence.update(True)
     here.absence.stop()
-    here.absence.lost(0, 1)
+    here.absence.update(True)
 
     (timer,) = here.timers
     assert timer.cancelled
-
-
-def test_the_removal_of_the_last_lost_instance_ends_it() -> None:
-    """A removed instance whose work took too long is lost after it was taken from the count."""
-    here = Scene()
-    here.absence.lost(1, 1)
-    here.absence.remove(1, 1)
-    assert here.timers[0].cancelled
-    here.absence.lost(1, 1)
-    here.timers[1].ring()
-    here.absence.remove(1, 1)
-    assert not here.absence.is_long
