@@ -131,7 +131,7 @@ class PythonModel:
         collected = _Collected()
         decoupled = self._signature.decoupled
 
-        def make_sender(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+        def make_sender(wire: BackendRequest) -> InferenceResponseSender:
             return InferenceResponseSender(collected.take, wanted, wire.is_cancelled, decoupled)
 
         received = InferenceRequest.received(wire, self._spec.name, self._spec.version, make_sender)

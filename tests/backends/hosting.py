@@ -32,9 +32,12 @@ def request(
     parameters: Mapping[str, Parameter] | None = None,
     send: Callable[[Reply | None, bool], None] | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
+    correlation_id: int = 0,
+    flags: int = 0,
 ) -> BackendRequest:
     """A request with everything else at its default."""
-    return BackendRequest(id, list(inputs), tuple(outputs), dict(parameters or {}), 0, 0, 0, 0, is_cancelled, send)
+    made = dict(parameters or {})
+    return BackendRequest(id, list(inputs), tuple(outputs), made, correlation_id, flags, 0, 0, is_cancelled, send)
 
 
 def number(value: int = 1) -> InferTensor:

@@ -67,6 +67,33 @@ class TritonPythonModel:
                 sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 
+#: a thread sends IN - 1, IN - 2, ... 0 while the request is rescheduled again and again
+THREAD = """
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.done = {}
+
+    def execute(self, requests):
+        for request in requests:
+            name = request.correlation_id()
+            if request.flags() & 1:
+                left = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0, 0])
+                done = self.done[name] = threading.Event()
+                threading.Thread(target=self.send, args=(request.get_response_sender(), left, done)).start()
+            if name in self.done and not self.done[name].is_set():
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+
+    def send(self, sender, left, done):
+        for i in reversed(range(left)):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[i, 0]], np.int32))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        done.set()
+"""
+
 #: answers the third time it sees a request; IN = 7 never
 THIRD_TIME = """
 import numpy as np

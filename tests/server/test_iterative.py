@@ -14,7 +14,7 @@ import pytest
 
 from tests.server.raw_http import reset_on_close
 from tests.server.running import Running, running
-from tests.server.sequence_models import CONTROLS, COUNT_DOWN, THIRD_TIME, events, sequence_model, step
+from tests.server.sequence_models import CONTROLS, COUNT_DOWN, THIRD_TIME, THREAD, events, sequence_model, step
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 
@@ -43,6 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root: Path = tmp_path_factory.mktemp("models")
     sequence_model(root, "count_down", COUNT_DOWN, f"iterative_sequence: true {CONTROLS}", DECOUPLED)
     sequence_model(root, "oldest", COUNT_DOWN, "iterative_sequence: true oldest { }", DECOUPLED)
+    sequence_model(root, "thread", THREAD, "iterative_sequence: true", DECOUPLED)
     sequence_model(root, "third", THIRD_TIME, f"iterative_sequence: true direct {{ }} {CONTROLS}")
     sequence_model(root, "bump", BUMP, "iterative_sequence: true")
     config = root / "bump/config.pbtxt"
@@ -78,6 +79,10 @@ def test_more_streams_than_seats_all_come_to_their_end(server: Running, model: s
         thread.join()
 
     assert found == {n: list(range(n - 1, -1, -1)) for n in range(1, 25)}
+
+
+def test_a_thread_sends_while_its_request_is_rescheduled(server: Running) -> None:
+    assert [event["OUT"][0] for event in stream(server, "thread", 200)] == list(range(199, -1, -1))
 
 
 def test_a_model_that_answers_once_may_take_several_runs(server: Running) -> None:

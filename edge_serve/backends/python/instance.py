@@ -50,7 +50,10 @@ _NOT_ITERATIVE = (
 
 
 class _Answer:
-    """The responses to one request that came through its sender, perhaps after `execute` has returned."""
+    """The response that came through the sender of one request, perhaps after `execute` has returned.
+
+    It outlives a run that reschedules the request: a model may answer before the next run.
+    """
 
     __slots__ = ("_settled", "reply")
 
@@ -59,7 +62,7 @@ class _Answer:
         # Not an Event: a finalizer may deliver in the thread that is about to wait.
         self._settled: SimpleQueue[None] = SimpleQueue()
 
-    def deliver(self, reply: Reply | None, final: bool) -> None:
+    def __call__(self, reply: Reply | None, final: bool) -> None:
         """Take a response with the values that it has now, or the end of the sender. Raises as `copy_outputs`."""
         try:
             if reply is not None:
@@ -101,7 +104,7 @@ class PythonInstance:
             importlib.import_module("asyncio")  # now, and not while the first request waits
         self._asking: threading.Thread | None = None
         self._iterative = bool((spec.config.get("sequence_batching") or {}).get("iterative_sequence", False))
-        #: by correlation id: senders that a model kept of requests which are to run again
+        #: correlation ID -> the sender, if the model has kept it, of a request that is to run again
         self._suspended: WeakValueDictionary[int | str, InferenceResponseSender] = WeakValueDictionary()
         try:
             self.model = model_class()
@@ -138,8 +141,7 @@ class PythonInstance:
 
     def _execute_ordinary(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply | _Answer]:
         """Execute a batch. Return a reply for each request, or where it will come."""
-        name, version = self._model_name, self._model_version
-        requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
+        requests = self._receive(batch)
         timing.input_end_ns = time.monotonic_ns()
         try:
             result = self.model.execute([*requests])  # a list of its own, which it may sort or empty
@@ -149,7 +151,7 @@ class PythonInstance:
             return self._check(batch, requests, result)
         except BaseException as error:
             failure = self._failed(describe(error, sys._getframe()))
-            return [self._sent(request) or failure for request in requests]
+            return [self._close_sender(request) or failure for request in requests]
 
     def _check(
         self, batch: Sequence[BackendRequest], requests: Sequence[InferenceRequest], result: object
@@ -169,8 +171,8 @@ class PythonInstance:
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
                 replies.append(self._reschedule(request, response))
             elif response is None:
-                request.get_response_sender()  # perhaps before the thread that will answer asks for it
-                replies.append(request._answer)  # type: ignore[arg-type]  # made by _make_sender
+                sender = request.get_response_sender()  # perhaps before the thread that will answer asks for it
+                replies.append(sender._deliver)  # type: ignore[arg-type]  # of _make_sender
             elif not isinstance(response, InferenceResponse):
                 raise Refusal(
                     "Expected an 'InferenceResponse' object in the execute function return list, found type "
@@ -190,39 +192,53 @@ class PythonInstance:
             )
         if not self._iterative:
             return Reply([], InvalidArgument(_NOT_ITERATIVE))
-        return self._sent(request) or Reply(rescheduled=True)
+        return _sent(request) or self._suspend(request)
 
-    def _sent(self, request: InferenceRequest) -> Reply | None:
-        """Return the final part for a request of a failed batch that was partly answered already."""
+    def _close_sender(self, request: InferenceRequest) -> Reply | None:
+        """Return the response that was sent for a request of a failed batch, if there is one. None follows."""
         if request._sender is not None:
             request._sender.close()
-        answer = request._answer
-        return answer.reply if isinstance(answer, _Answer) else None
+        return _sent(request)
 
     def _failed(self, text: str) -> Reply:
         message = f"Failed to process the request(s) for model '{self._name}', message: {text}"
         host.log("ERROR", message)
         return Reply([], Internal(message))
 
-    def _make_sender(self, request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
-        if self._decoupled:
-            deliver: Callable[[Reply | None, bool], None] = _stream(wire)
-        else:
-            answer = _Answer()
-            request._answer = answer
-            deliver = answer.deliver
+    def _make_sender(self, wire: BackendRequest) -> InferenceResponseSender:
+        deliver = _stream(wire) if self._decoupled else _Answer()
         return InferenceResponseSender(deliver, wire.requested_outputs, wire.is_cancelled, self._decoupled)
+
+    # -- executing a request several times
+
+    def _receive(self, batch: Sequence[BackendRequest]) -> list[InferenceRequest]:
+        """Return the requests of a batch as the model sees them. One that runs again has the sender that the model has
+        kept."""
+        name, version = self._model_name, self._model_version
+        requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
+        if self._suspended:
+            for request, wire in zip(requests, batch, strict=True):
+                kept = self._suspended.pop(wire.correlation_id, None)
+                if kept is not None and not wire.flags & SEQUENCE_START:
+                    deliver = _stream(wire) if self._decoupled else kept._deliver
+                    kept.resume(deliver, wire.is_cancelled)  # type: ignore[arg-type]  # of _make_sender
+                    request._sender = kept
+        return requests
+
+    def _suspend(self, request: InferenceRequest) -> Reply:
+        """Reschedule a request, and let its sender go on if the model has kept the sender or the request."""
+        sender = request.get_response_sender()
+        sender.suspend()
+        self._suspended[request._wire.correlation_id] = sender
+        return Reply(rescheduled=True)
 
     # -- decoupled
 
     def _execute_decoupled(self, batch: Sequence[BackendRequest]) -> list[Reply]:
         """Run the batch; what it failed with, and which requests are to run again."""
-        name, version = self._model_name, self._model_version
-        requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
+        requests = self._receive(batch)
         # Made now: a model that drops a request without asking for its sender ends it too.
         senders = [request.get_response_sender() for request in requests]
-        if self._suspended:
-            senders = [self._resumed(request, wire) for request, wire in zip(requests, batch, strict=True)]
         try:
             result = self.model.execute([*requests])
             if isinstance(result, Coroutine):
@@ -241,25 +257,11 @@ class PythonInstance:
         ]
 
     def _reschedule_stream(self, request: InferenceRequest) -> Reply:
-        sender = request.get_response_sender()
-        if not self._iterative:
-            failure = Reply([], InvalidArgument(_NOT_ITERATIVE))
-            sender.fail(failure)
-            return failure
-        sender.suspend()
-        self._suspended[request.correlation_id()] = sender
-        return Reply(rescheduled=True)
-
-    def _resumed(self, request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
-        """Return the sender that the model has kept from the last run of this request, else the new one."""
-        made = request.get_response_sender()
-        kept = self._suspended.pop(wire.correlation_id, None)
-        if kept is None or wire.flags & SEQUENCE_START:
-            return made
-        made.suspend()
-        kept.resume(_stream(wire), wire.is_cancelled)
-        request._sender = kept
-        return kept
+        if self._iterative:
+            return self._suspend(request)
+        failure = Reply([], InvalidArgument(_NOT_ITERATIVE))
+        request.get_response_sender().fail(failure)
+        return failure
 
     async def _watch(self, coroutine: Any, senders: list[InferenceResponseSender]) -> None:
         try:
@@ -337,6 +339,12 @@ def _initialize_args(spec: ModelSpec, instance: InstanceSpec) -> dict[str, str]:
         "model_version": str(spec.version),
         "model_name": spec.name,
     }
+
+
+def _sent(request: InferenceRequest) -> Reply | None:
+    """Return the response that an ordinary model has sent for a request; None = it has sent none."""
+    answer = None if request._sender is None else request._sender._deliver
+    return answer.reply if isinstance(answer, _Answer) else None
 
 
 def _take(sender: InferenceResponseSender, response: InferenceResponse) -> Reply:

@@ -10,6 +10,7 @@ TRITONSERVER_REQUEST_RELEASE_RESCHEDULE; it keeps its slot, loses its START, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from edge_serve.backends.base import Reply
@@ -102,7 +103,37 @@ class IterativeDriver(Driver):
 
 
 class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
-    """Runs an iterative model that is decoupled. The stream of a request stays open for all of its runs."""
+    """Runs an iterative model that is decoupled. The stream of a request stays open for all of its runs.
+
+    Takes the arguments of `Driver`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: batch ID and position of a stream in its last run -> in its new run, until the batch of the new run is done.
+        #: A thread of the model sends as of the last run until the worker starts the new one.
+        self._moved: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
+    ) -> None:
+        """See `DecoupledDriver`."""
+        batch_id, index = self._moved.get((batch_id, index), (batch_id, index))
+        super().on_partial(instance, batch_id, index, reply, final, lease)
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """See `IterativeDriver`."""
+        super().on_reply(instance, reply)
+        self._discard_moved()
+
+    def on_lost(self, lost: Mapping[int, EdgeServeError]) -> None:
+        """See `DecoupledDriver`."""
+        super().on_lost(lost)
+        self._discard_moved()
+
+    def _discard_moved(self) -> None:
+        """Discard the entries of batches that are done: the worker sends in order."""
+        self._moved = {old: new for old, new in self._moved.items() if new[0] in self._batches}
 
     def _unanswered(self, job: Job) -> bool:
         return self._stream(job.batch_id, job.position) is not None
@@ -121,6 +152,7 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
                 streams = self._open[job.batch_id].streams
                 stream.inputs = streams[job.position].inputs  # of this run
                 streams[job.position] = stream
+                self._moved[batch_id, position] = (job.batch_id, job.position)
             else:  # the last response arrived while it was queued
                 self._close(job.batch_id, job.position)
         return jobs

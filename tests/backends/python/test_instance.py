@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from edge_serve.backends.base import Reply, Timing
 from edge_serve.backends.python import instance as python_instance
 from edge_serve.errors import Cancelled, Internal, InvalidArgument, NotFound, Unavailable, Unknown, Unsupported
+from edge_serve.messages.infer import SEQUENCE_START
 from tests.backends.hosting import PythonScene, model_source, number, request, run, tensor
 
 FAILED = "Failed to process the request(s) for model 'm_0', message: "
@@ -743,3 +747,92 @@ def test_advice_is_about_the_tensors_of_the_same_batch(scene: PythonScene) -> No
     (reply,) = scene.execute("None.as_numpy()", request(number()))
     assert "'NoneType' object has no attribute 'as_numpy'" in error_of(reply)
     assert "OPTIONAL" not in error_of(reply)
+
+
+ITERATIVE = {"sequence_batching": {"iterative_sequence": True}}
+
+#: reschedules its first two runs, and does as ACTION says in each
+RUNS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def answer(value):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([value], np.int32))])
+
+class TritonPythonModel:
+    runs, kept = 0, None
+
+    def execute(self, requests):
+        request, self.runs = requests[0], self.runs + 1
+        result = ACTION
+        if self.runs < 3:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return RETURNED
+
+    def keep(self, one):
+        self.kept = self.kept or one
+"""
+
+
+def execute_runs(
+    scene: PythonScene, action: str, between: Callable[[int, Any], object] = lambda run, model: None, **more: Any
+) -> list[Reply]:
+    """Run one request three times, and return the reply to each run. `between` is called after each run."""
+    source = RUNS.replace("ACTION", action).replace("RETURNED", more.pop("returned", "None"))
+    instance = scene.open(source, {**ITERATIVE, **more.pop("config", {})})
+    replies = []
+    for i in range(3):
+        replies += run(instance, request(number(), correlation_id=7, flags=0 if i else SEQUENCE_START, **more))
+        between(i, instance.model)
+    return replies
+
+
+@pytest.mark.parametrize("kept", ["request.get_response_sender()", "request"])
+def test_a_kept_sender_answers_in_a_later_run(scene: PythonScene, kept: str) -> None:
+    send = "self.runs == 3 and getattr(self.kept, 'get_response_sender', lambda: self.kept)().send(answer(3), 1)"
+    replies = execute_runs(scene, f"self.keep({kept}), {send}")
+    assert [reply.rescheduled for reply in replies] == [True, True, False]
+    assert replies[2].outputs[0].array().tolist() == [3]
+
+
+@pytest.mark.parametrize("kept", ["request.get_response_sender()", "request"])
+@pytest.mark.parametrize("again", [1, 2])
+def test_an_answer_between_two_runs_is_the_reply_to_the_next(scene: PythonScene, kept: str, again: int) -> None:
+    def send(run: int, model: Any) -> None:
+        if run == again - 1:
+            sender = model.kept if "sender" in kept else model.kept.get_response_sender()
+            sender.send(sys.modules[type(model).__module__].answer(run), 1)
+
+    replies = execute_runs(scene, f"self.keep({kept})", send)
+    assert [reply.rescheduled for reply in replies[:again]] == [True] * again
+    assert replies[again].outputs[0].array().tolist() == [again - 1]
+
+
+def test_the_request_of_each_run_has_the_kept_sender(scene: PythonScene) -> None:
+    same = "self.keep(request.get_response_sender()), request.get_response_sender() is self.kept"
+    (*_, last) = execute_runs(scene, same, returned="[answer(int(result[1])) if self.runs == 3 else None]")
+    assert last.outputs[0].array().tolist() == [1]
+
+
+def test_a_kept_sender_that_is_dropped_ends_the_run(scene: PythonScene) -> None:
+    drop = "self.keep(request.get_response_sender()) if self.runs < 3 else self.__dict__.pop('kept') and None"
+    replies = execute_runs(scene, drop)
+    assert [reply.rescheduled for reply in replies] == [True, True, False]
+    assert "sent no response" in error_of(replies[2])
+
+
+def test_a_stream_that_has_ended_between_two_runs_ends_the_next_one(scene: PythonScene) -> None:
+    """The worker keeps a mark for each run until its last response."""
+    streams = [Stream(), Stream(), Stream()]
+    sending = iter(streams)
+
+    def send(run: int, model: Any) -> None:
+        if run == 0:
+            model.kept.send(flags=1)
+
+    source = RUNS.replace("ACTION", "self.keep(request.get_response_sender())").replace("RETURNED", "None")
+    instance = scene.open(source, {**ITERATIVE, **DECOUPLED})
+    for i, stream in enumerate(sending):
+        run(instance, request(number(), correlation_id=7, flags=0 if i else SEQUENCE_START, send=stream))
+        send(i, instance.model)
+    assert [stream.got for stream in streams[:2]] == [[(None, True)], [(None, True)]]

@@ -247,3 +247,29 @@ def test_the_limit_of_a_batch_fails_only_streams_that_do_not_run_again() -> None
         here.check()
 
     play(story)
+
+
+@pytest.mark.parametrize("end", ["in the old run", "in the new run", "the worker dies"])
+def test_a_response_that_crosses_the_next_run_arrives(kind: Kind, end: str) -> None:
+    """Until the worker starts the next run, a model's thread sends as of the run before."""
+
+    async def story() -> None:
+        here = IterativeStreams(kind)
+        here.submit("a")
+        first = await here.runs(0)
+        here.end_run(first, True)
+        second = await here.runs(1)
+        here.driver.on_partial(0, first, 0, Reply(), end == "in the old run", None)
+        if end == "the worker dies":
+            here.driver.on_lost({0: Unavailable("lost")})
+        else:
+            here.driver.on_partial(0, second, 0, Reply(), True, None)
+            here.end_run(second, False)
+        here.driver.on_partial(0, first, 0, Reply(), False, None)
+        texts = {"in the old run": [""], "in the new run": ["", ""], "the worker dies": ["", "lost"]}[end]
+        assert here.answers() == [("a", text) for text in texts]
+        assert here.responses[-1].final
+        assert not here.driver._moved
+        assert not here.driver.in_flight()
+
+    play(story)

@@ -127,7 +127,7 @@ def _within(name: str, value: SupportsIndex, bits: int) -> int:
     return number
 
 
-def _unanswerable(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+def _unanswerable(wire: BackendRequest) -> InferenceResponseSender:
     """Return a sender that refuses to send: the model made the request itself."""
     return InferenceResponseSender(None, (), _never, several=False)
 
@@ -136,7 +136,7 @@ class InferenceRequest:
     """A request."""
 
     __slots__ = (
-        "__weakref__", "_answer", "_inputs", "_make_sender", "_model_name", "_model_version", "_preferred_memory",
+        "__weakref__", "_inputs", "_make_sender", "_model_name", "_model_version", "_preferred_memory",
         "_release_flags", "_sender", "_trace", "_wire",
     )  # fmt: skip
 
@@ -145,9 +145,7 @@ class InferenceRequest:
     _inputs: list[Tensor] | None
     #: None until it is asked for: a request that is answered by the list that `execute` returns needs none
     _sender: InferenceResponseSender | None
-    _make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender]
-    #: the instance's record of a request with a sender
-    _answer: object
+    _make_sender: Callable[[BackendRequest], InferenceResponseSender]
 
     def __init__(
         self,
@@ -196,7 +194,7 @@ class InferenceRequest:
         self._preferred_memory = preferred_memory
         self._trace = trace
         self._make_sender = _unanswerable
-        self._sender = self._answer = None
+        self._sender = None
         self._release_flags = REQUEST_RELEASE_ALL
 
     @classmethod
@@ -205,12 +203,12 @@ class InferenceRequest:
         wire: BackendRequest,
         model_name: str,
         model_version: int,
-        make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender],
+        make_sender: Callable[[BackendRequest], InferenceResponseSender],
     ) -> InferenceRequest:
         """Return a request of a client; its tensors and sender are made when the model asks for them."""
         self = cls.__new__(cls)
         self._wire = wire
-        self._inputs = self._sender = self._answer = self._preferred_memory = None
+        self._inputs = self._sender = self._preferred_memory = None
         self._model_name = model_name
         self._model_version = model_version
         self._trace = _NO_TRACE
@@ -281,7 +279,7 @@ class InferenceRequest:
         if self._sender is None:
             with _making_sender:
                 if self._sender is None:
-                    self._sender = self._make_sender(self, self._wire)
+                    self._sender = self._make_sender(self._wire)
         return self._sender
 
     def set_release_flags(self, flags: SupportsIndex) -> None:

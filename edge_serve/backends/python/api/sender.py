@@ -113,9 +113,12 @@ class InferenceResponseSender:
         self._rescheduled = True
 
     def resume(self, deliver: Callable[[Reply | None, bool], None], cancelled: Callable[[], bool]) -> None:
-        """Let the request run again, with another way back."""
+        """Let the request run again, and send through `deliver` from now on. End the run if the sender was closed
+        before."""
         with self._lock:
             self._deliver, self._cancelled, self._rescheduled = deliver, cancelled, False
+            if self._closed:
+                deliver(None, True)
 
     def is_cancelled(self) -> bool:
         """Return whether the client has disconnected or cancelled."""

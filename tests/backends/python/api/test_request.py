@@ -170,7 +170,7 @@ def test_parameters_of_a_request_are_those_of_the_moment_when_it_was_made() -> N
 def test_threads_that_ask_at_once_get_the_same_sender() -> None:
     making = threading.Event()
 
-    def make(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+    def make(wire: BackendRequest) -> InferenceResponseSender:
         making.set()
         time.sleep(0.05)
         return InferenceResponseSender(None, (), wire.is_cancelled, several=False)
