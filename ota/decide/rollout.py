@@ -83,7 +83,16 @@ def start_time(wish: BundleRollout, device: DeviceDocument, spread_seconds: int)
 
 def choosable_releases(wish: BundleRollout) -> set[int]:
     """Return the releases that `choose` may name for a device, besides the one that the device has."""
-    return {wish.want, wish.previous, *wish.pin.values()} - {0}
+    return {wish.want, wish.previous, *(one.previous for one in wish.steps), *wish.pin.values()} - {0}
+
+
+def find_previous(wish: BundleRollout, ring: str) -> int:
+    """Return the release of a ring's devices that the wanted one has not reached, or that must leave it; 0 = none.
+
+    It is the last release that reached all of this ring, else the last one that reached all rings, and not denied.
+    """
+    found = [*(one.previous for one in wish.steps if one.ring == ring), wish.previous]
+    return next((one for one in found if one and one not in wish.deny), 0)
 
 
 def choose(
@@ -107,7 +116,7 @@ def choose(
     """
     release, why = _release(wish, device, active, now, spread_seconds)
     if release in wish.deny:
-        release, why = _allowed(wish, active, release)
+        release, why = _allowed(wish, device, active, release)
     if active in wish.deny and release != active:
         return ReleaseChoice(release, True, f"release {active} is denied: {why}")
     if release == active:
@@ -133,28 +142,30 @@ def _release(
     if device.device in wish.pin:
         return wish.pin[device.device], "this device is pinned to it"
     if wish.paused:
-        return active or wish.previous, f"the rollout of release {wish.want} is paused"
+        return active or find_previous(wish, device.ring), f"the rollout of release {wish.want} is paused"
     if active == wish.want:
         return active, "it is the wanted release"
     start = start_time(wish, device, spread_seconds)
     if now < start:
-        return _before(wish, active), f"release {wish.want} starts on this device in {(start - now) / 60:.0f} min"
+        return _before(
+            wish, device, active
+        ), f"release {wish.want} starts on this device in {(start - now) / 60:.0f} min"
     if steps_include(wish, device):
         return wish.want, f"the steps of release {wish.want} include this device"
     return _before(
-        wish, active
+        wish, device, active
     ), f"the steps of release {wish.want} do not include this device (ring {device.ring}) yet"
 
 
-def _before(wish: BundleRollout, active: int) -> int:
+def _before(wish: BundleRollout, device: DeviceDocument, active: int) -> int:
     """Return the release of a device that the rollout has not reached: never an older one than its active release."""
-    return max(active, wish.previous)
+    return max(active, find_previous(wish, device.ring))
 
 
-def _allowed(wish: BundleRollout, active: int, denied: int) -> tuple[int, str]:
+def _allowed(wish: BundleRollout, device: DeviceDocument, active: int, denied: int) -> tuple[int, str]:
     """Return the release to run in place of a denied one."""
     if active and denied != active and active not in wish.deny:
         return active, f"release {denied} is denied"
-    if wish.previous and wish.previous not in wish.deny:
-        return wish.previous, f"release {wish.previous} is the one before"
+    if previous := find_previous(wish, device.ring):
+        return previous, f"release {previous} is the one before"
     return 0, "no other release is allowed: publish one"

@@ -20,10 +20,16 @@ MOST_PINS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """A ring, and the percentage of its devices that may have the release."""
+    """A ring, and the percentage of its devices that may have the release.
+
+    Attributes:
+        previous: the last release that reached all of the ring by steps of its own; 0 = as `BundleRollout.previous`.
+            Its member is `x-previous`: an older edge-ota ignores it.
+    """
 
     ring: str
     percent: float
+    previous: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class BundleRollout:
 
     Attributes:
         family: of the bundle; for the system its product.
-        want: the release; previous: the release of devices that are not reached yet (0 = whatever they have).
+        want: the release; previous: the last one that reached all rings (0 = none has).
         salt: what devices are hashed with; a new one for each release, so that not always the same are first.
         not_before: seconds since the epoch; 0 = at once.
         window: when a device may switch, `02:00-05:00` in its local time; "" = at any time.
@@ -128,7 +134,11 @@ def _wish(bundle: str, members: Members, family: str = "family") -> BundleRollou
 
 
 def _step(members: Members) -> RolloutStep:
-    step = RolloutStep(name(members.text("ring"), "a ring"), members.number("percent", most=100.0))
+    step = RolloutStep(
+        ring=name(members.text("ring"), "a ring"),
+        percent=members.number("percent", most=100.0),
+        previous=members.integer("x-previous", 0),
+    )
     members.end()
     return step
 

@@ -197,6 +197,9 @@ def _rollout(rollout: Rollout) -> dict[str, str]:
             "family": wish.family,
             "rings": ", ".join(f"{one.ring} {one.percent:g} %" for one in wish.steps),
             "release of other devices": str(wish.previous or ""),
+            "release of other devices by ring": ", ".join(
+                f"{one.ring} {one.previous}" for one in wish.steps if one.previous
+            ),
             "halted": "yes" if wish.paused else "",
             "denied releases": ", ".join(map(str, sorted(wish.deny))),
             "pinned": ", ".join(f"{device} to {release}" for device, release in sorted(wish.pin.items())),

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives import serialization
 from tuf.api.metadata import TargetFile
 
 from ota import files
-from ota.decide.rollout import choose, fair_salt, steps_include
+from ota.decide.rollout import choose, fair_salt, find_previous
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import SYSTEM, device_target, rollout_target
 from ota.documents.rollout import BundleRollout, Rollout, RolloutStep, read_rollout
 from ota.errors import Untrusted, UsageError
 from ota.publish.change import MetadataChange, MissingSignatures, apply, copy_payload, read_unexpired, refuse_second
 from ota.publish.release import manifests_of, read_floors
-from ota.publish.repository import RepositoryState, read_target
+from ota.publish.repository import RepositoryState, join_names, read_target
 from ota.publish.roles import ROLLOUT, checked_name, raise_as_usage
 from ota.publish.workspace import Workspace
 from ota.strict_json import to_canonical_json
@@ -79,7 +79,10 @@ def rollout_dict(rollout: Rollout) -> dict[str, Any]:
 
 def _wish_dict(wish: BundleRollout, family: str = "family") -> dict[str, Any]:
     value: dict[str, Any] = {family: wish.family, "want": wish.want, "salt": wish.salt}
-    value["steps"] = [{"ring": one.ring, "percent": one.percent} for one in wish.steps]
+    value["steps"] = [
+        {"ring": one.ring, "percent": one.percent, **({"x-previous": one.previous} if one.previous else {})}
+        for one in wish.steps
+    ]
     optional: dict[str, Any] = {
         "previous": wish.previous,
         "paused": wish.paused,
@@ -125,9 +128,10 @@ def start(
 ) -> Rollout:
     """Return the document in which a fleet wants a release. Devices are hashed again for it.
 
-    A lower number is a rollback: devices go back as they would go forward. A release that has not reached all devices
-    is not what the other devices get meanwhile: they stay with the last one that has. Starting the release that the
-    fleet wants already is a step: a halt and the start time stay, and while it is halted, its shares.
+    A lower number is a rollback: devices go back as they would go forward. The devices of a ring that the release does
+    not include yet have the last one that reached all of this ring; a ring with such a release and without a step gets
+    one of 0 %. Starting the release that the fleet wants already is a step: a halt and the start time stay, and while
+    it is halted, its shares.
 
     Args:
         devices: those of the fleet; the salt is chosen so that percentages include the right share of them.
@@ -141,13 +145,14 @@ def start(
     if before is not None and before.want == release:
         _refuse_denied(before, release)
         return with_wish(rollout, replace(_with_shares(before, steps), family=family))
+    reached = _find_reached(rollout, before, now) if before else {}
     wish = BundleRollout(
         bundle=bundle,
         family=family,
         want=release,
-        previous=_find_previous(rollout, before, devices, now) if before else 0,
+        previous=_find_common(before, reached, devices) if before else 0,
         salt=fair_salt(f"{bundle}/{release}/{rollout.serial + 1}", devices),
-        steps=tuple(RolloutStep(ring, percent) for ring, percent in steps.items()),
+        steps=_first_steps(steps, reached, {one.ring for one in devices}),
         window=before.window if before else "",
         deny=before.deny if before else frozenset(),
         pin=before.pin if before else {},
@@ -156,19 +161,36 @@ def start(
     return with_wish(rollout, wish)
 
 
-def _find_previous(rollout: Rollout, before: BundleRollout, devices: Sequence[DeviceDocument], now: float) -> int:
-    """Return the release of devices that the rollout of another release has not reached yet; 0 = what they have.
+def _find_reached(rollout: Rollout, before: BundleRollout, now: float) -> dict[str, int]:
+    """Return ring -> the last release that all devices of the ring were to have; 0 = none that is known.
 
-    They get it without a step and without a gate, so it is one that all devices were to have by then.
+    Devices get it without a step and without a gate, so a rollout that is halted, denied, or about to start counts for
+    none of its rings.
     """
-    has_arrived = (
-        not before.paused
-        and before.want not in before.deny
-        and before.not_before + rollout.spread_seconds <= now
-        and all(one.percent == 100 for one in before.steps)
-        and all(one.device in before.pin or steps_include(before, one) for one in devices)
-    )
-    return before.want if has_arrived else before.previous
+    counts = not before.paused and before.want not in before.deny and before.not_before + rollout.spread_seconds <= now
+    return {one.ring: before.want if counts and one.percent == 100 else one.previous for one in before.steps}
+
+
+def _find_common(before: BundleRollout, reached: Mapping[str, int], devices: Sequence[DeviceDocument]) -> int:
+    """Return the last release that reached each ring with devices; pinned ones do not count. 0 = none."""
+    rings = {one.ring for one in devices if one.device not in before.pin} or set(reached)
+    return before.want if rings and all(reached.get(one) == before.want for one in rings) else before.previous
+
+
+def _first_steps(steps: Mapping[str, float], reached: Mapping[str, int], rings: Set[str]) -> tuple[RolloutStep, ...]:
+    """Return the steps of a new release, and one of 0 % for each other ring that keeps its own release before."""
+    kept = {ring: 0.0 for ring, release in reached.items() if release and ring in rings - steps.keys()}
+    return tuple(RolloutStep(ring, percent, reached.get(ring, 0)) for ring, percent in {**steps, **kept}.items())
+
+
+def describe_previous(wish: BundleRollout, rings: Iterable[str]) -> str:
+    """Return the releases of devices in rings that the wanted one does not reach, such as `17 in lab, 16 in prod`."""
+    found: dict[int, list[str]] = {}
+    for ring in rings:
+        found.setdefault(find_previous(wish, ring), []).append(ring)
+    if len(found) < 2:
+        return str(next(iter(found), 0) or "none")
+    return ", ".join(f"{release or 'none'} in {join_names(names)}" for release, names in found.items())
 
 
 def find_unknown_names(fleet: str, devices: Sequence[DeviceDocument], rings: Iterable[str], device: str) -> list[str]:
@@ -213,10 +235,18 @@ def _with_shares(wish: BundleRollout, steps: Mapping[str, float]) -> BundleRollo
         if percent < shares.get(ring, 0):
             raise UsageError(
                 f"ring {ring} is at {shares[ring]:g} %, and a lower share takes the release from no device: "
-                f"to go back, start release {wish.previous or 'N'} instead, or use 'rollout deny'"
+                f"to go back, start release {find_previous(wish, ring) or 'N'} instead, or use 'rollout deny'"
             )
-    shares.update(steps)
-    return replace(wish, steps=tuple(RolloutStep(ring, share) for ring, share in shares.items()))
+    return merge_shares(wish, steps)
+
+
+def merge_shares(wish: BundleRollout, steps: Mapping[str, float]) -> BundleRollout:
+    """Return a rollout with other percentages of some rings."""
+    known = {one.ring: one for one in wish.steps}
+    changed = {
+        ring: RolloutStep(ring, share, known[ring].previous if ring in known else 0) for ring, share in steps.items()
+    }
+    return replace(wish, steps=tuple({**known, **changed}.values()))
 
 
 def _refuse_halted(wish: BundleRollout) -> NoReturn:

@@ -42,7 +42,7 @@ from ota.publish.roles import (
     family_role,
     paths_of,
 )
-from ota.publish.rollouts import find_unserved
+from ota.publish.rollouts import describe_previous, find_unserved
 from ota.publish.workspace import Workspace
 from ota.trust.roots import MOST_METADATA
 
@@ -306,9 +306,10 @@ def _check_rollout(rollout: Rollout, found: Findings, now: float) -> Iterator[st
             if problem := _refused(wish, release, found):
                 (found.problems if count else found.warnings).append(f"fleet {rollout.fleet}: {problem}")
         if wish.want in wish.deny:
-            serves = f"release {wish.previous}" if wish.previous and wish.previous not in wish.deny else "none"
+            serves = describe_previous(wish, sorted({one.ring for one in devices}))
             found.warnings.append(
-                f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied: devices serve {serves}"
+                f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied: devices serve "
+                + (serves if serves == "none" else f"release {serves}")
             )
         elif wish.deny and (unserved := find_unserved(wish, devices, max(wish.deny), now)):
             found.warnings.append(

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ota.errors import UsageError
@@ -124,16 +125,11 @@ def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float])
     """Return a line for each ring: how many devices the rollout includes, and how many the steps would add. The last
     line says what the other devices get.
     """
-    from dataclasses import replace
-
     from ota.decide.gate import is_included
-    from ota.documents.rollout import RolloutStep
-    from ota.publish.rollouts import wish_of
+    from ota.publish.rollouts import merge_shares, wish_of
 
     wish = wish_of(rollout, bundle)
-    after = replace(
-        wish, steps=tuple(RolloutStep(*one) for one in ({s.ring: s.percent for s in wish.steps} | steps).items())
-    )
+    after = merge_shares(wish, steps)
     found = []
     for ring in sorted({one.ring for one in devices}):
         those = [one for one in devices if one.ring == ring]
@@ -144,14 +140,17 @@ def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float])
             names = sorted(then - now)
             text += f", then {len(then)}; new: {', '.join(names[:10])}" + (" ..." if len(names) > 10 else "")
         found.append(text)
-    if wish.paused or not all(is_included(after, one) for one in devices):
-        found.append(_share_of_others(wish))
+    others = sorted({one.ring for one in devices if wish.paused or not is_included(after, one)})
+    if others:
+        found.append(_share_of_others(after, others))
     return found
 
 
-def _share_of_others(wish: BundleRollout) -> str:
-    before = wish.previous if wish.previous not in wish.deny else 0
+def _share_of_others(wish: BundleRollout, rings: Sequence[str]) -> str:
+    from ota.publish.rollouts import describe_previous
+
+    before = describe_previous(wish, rings)
     if wish.paused:
-        return f"halted: no further device gets {wish.want}; one without any release gets {before or 'none'}"
-    text = f"with an older one or none gets {before}" if before else "without any gets none"
+        return f"halted: no further device gets {wish.want}; one without any release gets {before}"
+    text = "without any gets none" if before == "none" else f"with an older one or none gets {before}"
     return f"the others keep their release; one {text}"

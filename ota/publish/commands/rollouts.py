@@ -313,7 +313,7 @@ def _pin(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     from ota.publish.roles import ROLLOUT
-    from ota.publish.rollouts import format_time, read_fleet
+    from ota.publish.rollouts import describe_previous, format_time, read_fleet
 
     workspace, state = read_published(arguments)
     fleets = sorted(one[8:-5] for one in state.targets_of(ROLLOUT) if one.startswith("rollout/"))
@@ -322,7 +322,8 @@ def _show(arguments: argparse.Namespace) -> int:
         print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.wishes() else ", nothing rolled out"))
         for bundle, wish in sorted(rollout.wishes().items()):
             steps = " ".join(f"{one.ring}={one.percent:g}" for one in wish.steps)
-            more = [f"before {wish.previous}"] if wish.previous else []
+            before = describe_previous(wish, [*(one.ring for one in wish.steps), "other rings"])
+            more = [f"before {before}"] if before != "none" else []
             more += ["HALTED"] if wish.paused else []
             more += [f"window {wish.window}"] if wish.window else []
             more += [f"not before {format_time(wish.not_before)}"] if wish.not_before else []

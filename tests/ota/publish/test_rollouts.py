@@ -10,8 +10,9 @@ import pytest
 from ota.decide.rollout import choose
 from ota.documents.device import DeviceDocument
 from ota.documents.names import SYSTEM
-from ota.documents.rollout import BundleRollout, Rollout
-from ota.publish.rollouts import deny, halt, pin, start, step, with_wish
+from ota.documents.rollout import BundleRollout, Rollout, RolloutStep, read_rollout
+from ota.publish.rollouts import deny, halt, pin, rollout_dict, start, step, with_wish
+from ota.strict_json import to_canonical_json
 from tests.ota.publish.publisher import Publisher
 
 NOW = 1_796_000_000.0
@@ -35,6 +36,11 @@ class Plant:
     def release(self, device: DeviceDocument, active: int) -> int:
         """Return the release of a device, as its edge-ota decides."""
         return choose(self.wish, device, active, NOW).release
+
+    def release_after_denial(self, denied: int, device: DeviceDocument) -> int:
+        """Return the release of a device that ran one which is denied."""
+        wish = deny(self.document, self.bundle, denied, True).wishes()[self.bundle]
+        return choose(wish, device, denied, NOW).release
 
 
 @pytest.fixture(params=["det", SYSTEM])
@@ -61,6 +67,8 @@ def test_a_ring_that_no_step_names_keeps_its_release(plant: Plant) -> None:
     plant.start(17, lab=100)
     plant.start(18, lab=100)
     assert plant.wish.previous == 16
+    assert [plant.release(one, 0) for one in (LAB, PROD)] == [18, 16]
+    assert plant.release_after_denial(18, LAB) == 17
     plant.start(16, lab=100)  # back, while 17 and 18 are in the lab only
     assert plant.wish.previous == 16
     assert (plant.release(LAB, 18), plant.release(PROD, 15)) == (16, 16)
@@ -88,6 +96,61 @@ def test_the_first_release_reaches_no_other_device_by_the_second_start(bundle: s
     plant.document = halt(plant.document, bundle, True)
     plant.start(2, lab=100)
     assert (plant.wish.previous, plant.release(PROD, 0), plant.release(LAB, 1)) == (0, 0, 2)
+
+
+@pytest.mark.parametrize("bundle", ["det", SYSTEM])
+def test_a_first_release_for_one_ring_is_that_of_no_other(bundle: str) -> None:
+    plant = Plant(bundle)
+    plant.start(1, lab=100)
+    plant.start(2, lab=100)
+    plant.document = step(plant.document, bundle, {"prod": 0.01})
+    assert (plant.release(PROD, 0), plant.release_after_denial(2, LAB)) == (0, 1)
+
+
+def test_a_ring_outside_of_all_steps_costs_no_ring_its_way_back(plant: Plant) -> None:
+    """One spare unit, or a storage ring."""
+    spare = DeviceDocument("spare-1", "plant", "spare")
+    plant = Plant(plant.bundle)
+    plant.devices = (LAB, PROD, spare)
+    plant.start(16, lab=100, prod=100)
+    plant.start(17, lab=100)
+    assert [plant.release(one, 0) for one in (LAB, PROD, spare)] == [17, 16, 0]
+    assert [plant.release_after_denial(17, one) for one in (LAB, PROD)] == [16, 16]
+    plant.document = step(plant.document, plant.bundle, {"prod": 50})
+    assert plant.release_after_denial(17, PROD) == 16
+
+
+def test_a_ring_that_is_added_later_costs_no_ring_its_way_back(plant: Plant) -> None:
+    canary = DeviceDocument("canary-1", "plant", "canary")
+    plant.start(17, lab=100, prod=100)
+    plant.devices = (LAB, PROD, canary)
+    plant.start(18, canary=100, lab=100)
+    assert [plant.release_after_denial(18, one) for one in (canary, LAB, PROD)] == [16, 17, 17]
+    assert plant.release(DeviceDocument("prod-2", "plant", "prod"), 0) == 17
+
+
+def test_a_release_before_that_is_denied_gives_way_to_the_last_one_of_all_rings(plant: Plant) -> None:
+    plant.start(17, lab=100)
+    plant.start(18, lab=100)
+    plant.document = deny(plant.document, plant.bundle, 17, True)
+    assert plant.release_after_denial(18, LAB) == 16
+
+
+def test_a_document_of_an_older_publisher_goes_on(plant: Plant) -> None:
+    """Its steps name no releases, and 17 did not arrive."""
+    old = replace(plant.wish, want=17, previous=16, steps=(RolloutStep("lab", 100),))
+    plant.document = with_wish(plant.document, old)
+    plant.start(18, lab=100)
+    assert [plant.release(one, 0) for one in (LAB, PROD)] == [18, 16]
+    plant.document = step(plant.document, plant.bundle, {"prod": 0.01})
+    assert (plant.release(PROD, 15), plant.release_after_denial(18, LAB)) == (16, 17)
+
+
+def test_the_document_carries_the_release_before_of_each_ring(plant: Plant) -> None:
+    plant.start(17, lab=100)
+    data = to_canonical_json(rollout_dict(replace(plant.document, serial=1)))
+    assert read_rollout(data, "plant").wishes() == plant.document.wishes()
+    assert plant.wish.steps == (RolloutStep("lab", 100, 16), RolloutStep("prod", 0, 16))
 
 
 def test_a_pinned_device_does_not_keep_a_rollout_from_its_end(plant: Plant) -> None:
