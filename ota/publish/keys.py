@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import hashlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,22 +32,38 @@ LEAST_PASSPHRASE = 12
 PASSPHRASE = "EDGE_OTA_PUBLISH_PASSPHRASE"
 PIN = "EDGE_OTA_PUBLISH_PIN"
 MOST_KEY = 64 * 1024
-#: seconds for an answer at the terminal
+#: seconds for all answers at the terminal to a command for which others wait
 ANSWER_SECONDS = 300.0
+#: those that are left; None = no command waits for this one
+_left: float | None = None
+
+
+@contextlib.contextmanager
+def limit_answers() -> Iterator[None]:
+    """Limit the time of all questions at the terminal to ANSWER_SECONDS, while this command has the lock of others."""
+    global _left
+    _left = ANSWER_SECONDS
+    try:
+        yield
+    finally:
+        _left = None
 
 
 def ask_in_time(question: str, ask: Callable[[str], str] = getpass.getpass) -> str:
-    """Ask at the terminal, and return the answer. Other commands wait for this one meanwhile.
+    """Ask at the terminal, and return the answer. There is no limit outside of `limit_answers`.
 
     Raises:
-        OtaError: there is no answer within ANSWER_SECONDS.
+        OtaError: there is no answer in time.
     """
+    global _left
+    if _left is None:
+        return ask(question)
 
     def end(number: int, frame: object) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, ANSWER_SECONDS)
+    before, start = signal.signal(signal.SIGALRM, end), time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, max(_left, 0.001))
     try:
         return ask(question)
     except TimeoutError:
@@ -55,6 +73,7 @@ def ask_in_time(question: str, ask: Callable[[str], str] = getpass.getpass) -> s
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        _left -= time.monotonic() - start
 
 
 class KeyProblem(OtaError):

@@ -23,6 +23,7 @@ from ota.publish.keys import (
     KeyProblem,
     Secrets,
     generate,
+    limit_answers,
     public_from,
     read_private,
     signer_of,
@@ -33,7 +34,7 @@ from ota.strict_json import parse, to_canonical_json
 
 SCHEMA = 1
 MOST_BYTES = 4 * 1024 * 1024
-#: seconds to wait for another command: longer than a question at its terminal (keys.ANSWER_SECONDS)
+#: seconds to wait for another command: longer than the questions at its terminal (keys.ANSWER_SECONDS)
 PATIENCE = 600.0
 _AGAIN = 0.1
 
@@ -175,7 +176,8 @@ def read(path: Path, secrets: Secrets) -> Workspace:
 
 @contextlib.contextmanager
 def acquire_lock(path: Path) -> Iterator[None]:
-    """Lock a workspace against other publishers. Wait for another one, and print which it is.
+    """Lock a workspace against other publishers, and limit the time of questions. Wait for another one, and print which
+    it is.
 
     Raises:
         AlreadyRunning: it has not ended within PATIENCE seconds. UsageError: there is no such directory.
@@ -185,7 +187,8 @@ def acquire_lock(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _acquire(path, descriptor)
-        yield
+        with limit_answers():
+            yield
     finally:
         os.close(descriptor)
 

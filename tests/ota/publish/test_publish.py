@@ -384,15 +384,44 @@ def test_passphrases_are_asked_for_at_a_terminal(tmp_path: Path) -> None:
     assert (own.of("root-1"), own.of("root-2")) == ("one", "all")
 
 
-def test_a_question_at_the_terminal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_at_the_terminal_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(question: str) -> str:
         time.sleep(10)
         return ""
 
-    monkeypatch.setattr("ota.publish.keys.ANSWER_SECONDS", 0.02)
-    with pytest.raises(OtaError, match=r"no answer within 0.02 s"):
-        ask_in_time("Deny it?", ask)
-    assert ask_in_time("Deny it?", lambda question: "y") == "y"
+    monkeypatch.setattr("ota.publish.keys.ANSWER_SECONDS", 0.05)
+    with acquire_lock(tmp_path):
+        assert ask_in_time("Deny it?", lambda question: "y") == "y"
+        with pytest.raises(OtaError, match=r"no answer within 0.05 s"):
+            ask_in_time("Deny it?", ask)
+
+
+def test_the_questions_of_a_command_share_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rotate root` with three keys of different passphrases."""
+
+    def ask(question: str) -> str:
+        time.sleep(0.1)
+        return "y"
+
+    monkeypatch.setattr("ota.publish.keys.ANSWER_SECONDS", 0.15)
+    with acquire_lock(tmp_path):
+        ask_in_time("passphrase of the key root-1: ", ask)
+        with pytest.raises(OtaError, match=r"no answer within 0.15 s"):
+            ask_in_time("passphrase of the key root-2: ", ask)
+
+
+def test_people_who_compare_keys_are_not_hurried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sign` has no lock: no command waits for its questions."""
+
+    def ask(question: str) -> str:
+        time.sleep(0.05)
+        return "y"
+
+    monkeypatch.setattr("ota.publish.keys.ANSWER_SECONDS", 0.01)
+    assert ask_in_time("Sign this?", ask) == "y"
+    with acquire_lock(tmp_path):
+        pass
+    assert ask_in_time("Sign this?", ask) == "y"
 
 
 def test_two_publishers_do_not_work_at_once(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
