@@ -27,6 +27,8 @@ from ota.trust.roots import MOST_METADATA, parse_time
 
 SCHEMA = 1
 MOST_PENDING = 64 * 1024 * 1024
+#: a publication that is ahead by so much less than the life of a timestamp makes no later one expired for devices
+_MARGIN_DAYS = 0.25
 #: room for the signatures of a role: those of 50 RSA keys of 4096 bits
 _SIGNATURES_BYTES = 64 * 1024
 
@@ -181,7 +183,8 @@ def check_clock(workspace: Workspace, state: RepositoryState, now: float, *, syn
     """Refuse to publish by a clock that may be wrong, and is far from the time of the last publication.
 
     Devices take the time of a publication for certain. After one from the future they refuse others as expired, until
-    that time has come, or the timestamp has new keys. Up to half of the life of a timestamp does no harm.
+    that time has come, or the timestamp has new keys. Ahead, less than the life of a timestamp does no harm, so a cron
+    that keeps the timestamp alive is not refused. Behind, a publication lasts shorter by as much: half of its life.
 
     Args:
         synchronized: a time server has confirmed the clock.
@@ -191,15 +194,15 @@ def check_clock(workspace: Workspace, state: RepositoryState, now: float, *, syn
     """
     issued = parse_time(state.roles[TIMESTAMP].signed.unrecognized_fields.get("x-issued"))
     ahead = (now - (now if issued is None else issued)) / DAY
-    most = workspace.days_of(TIMESTAMP) / 2
+    days = workspace.days_of(TIMESTAMP)
     said = f"the clock of this machine says {_time(now):%Y-%m-%d %H:%M} UTC, {abs(ahead):.1f} days"
-    if ahead > most and not synchronized:
+    if ahead > max(days - _MARGIN_DAYS, days / 2) and not synchronized:
         raise OtaError(
             f"{said} after the last publication, and no time server has confirmed it. If it is ahead, devices refuse "
             "later publications as expired: compare it with a watch, and correct it, or repeat the command with "
             "--clock-is-right"
         )
-    if -ahead > most:
+    if -ahead > days / 2:
         raise OtaError(
             f"{said} before the last publication: one of the two times is wrong. Correct the clock. If it is right, "
             "devices that have fetched the last publication refuse others as expired until its time has come, and "

@@ -116,7 +116,7 @@ def test_a_halt_that_cannot_be_published_says_why(remote: Fleet) -> None:
 
 def test_a_halt_by_a_doubtful_clock_says_so(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.update(lambda name, release: True)
-    now = time.time() + 2 * 86400
+    now = time.time() + 2.8 * 86400
     monkeypatch.setattr("time.time", lambda: now)
     monkeypatch.setattr("ota.trust.clock_floor.is_synchronized", lambda: False)
     for action in ("step", "watch"):

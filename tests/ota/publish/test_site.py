@@ -25,8 +25,13 @@ import pytest
 from ota import files
 from ota.cli import main
 from ota.documents.names import blob_path, manifest_target, rollout_target
-from ota.errors import Expired
+from ota.errors import Expired, OtaError
+from ota.publish.change import check_clock
+from ota.publish.keys import Secrets
+from ota.publish.repository import read_state
 from ota.publish.serve import RepositoryServer
+from ota.publish.workspace import read as read_workspace
+from ota.trust.roots import parse_time
 from tests.ota.publish.publisher import CONFIG, Files, Publisher, device, one_sentence
 
 DAY = 86400.0
@@ -195,6 +200,21 @@ def test_a_publisher_without_a_time_server_confirms_its_clock(
     no_time_server.do(*start, "--clock-is-right")
     no_time_server.do("rollout halt", "a", "det")
     assert device(no_time_server, "dev", now).target(rollout_target("a")) is not None
+
+
+@pytest.mark.parametrize(("life", "each"), [(1, 0.5), (2, 1), (3, 2), (0.1, 0.04)])
+def test_a_cron_that_keeps_the_timestamp_alive_is_never_refused(
+    no_time_server: Publisher, life: float, each: float
+) -> None:
+    workspace = read_workspace(no_time_server.dir, Secrets())
+    workspace.days["timestamp"] = life
+    state = read_state(no_time_server.dir)
+    issued = parse_time(state.roles["timestamp"].signed.unrecognized_fields["x-issued"])
+    assert issued is not None
+    check_clock(workspace, state, issued + each * DAY + 60, synchronized=False)
+    with pytest.raises(OtaError, match="no time server has confirmed it"):
+        check_clock(workspace, state, issued + life * DAY, synchronized=False)
+    check_clock(workspace, state, issued + life * DAY, synchronized=True)
 
 
 @pytest.mark.fault("K1")
