@@ -419,9 +419,10 @@ def check_newest(workspace: Workspace, state: RepositoryState, source: str) -> N
     if any(newest.version(role) > state.version(role) for role in (ROOT, TIMESTAMP)):
         raise RolledBack(
             f"{workspace.repository} has {_numbers(newest)}, and {source} has {_numbers(state)}: nothing was written, "
-            "because devices know the newer numbers. If a backup was restored, go on from the newer files with "
+            "because devices may know the newer numbers. If a backup was restored, go on from the newer files with "
             f"'edge-ota publish recover --repository {workspace.repository} --root FILE', where FILE is a root.json "
-            "that devices have"
+            "that devices have. If these files were never uploaded, or some of them are lost everywhere, move "
+            f"{workspace.repository / 'metadata'} away and repeat this command"
         )
 
 

@@ -559,6 +559,28 @@ def test_an_old_state_from_before_new_keys_writes_nothing_either(fleet: Publishe
     assert b'"paused":true' in device(fleet, "dev", now, root).document(rollout_target("a"), 10**6)
 
 
+def test_a_copy_is_recovered_though_newer_files_are_damaged(fleet: Publisher, tmp_path: Path) -> None:
+    """state.json is lost, repository/ lost a file after an upload that never was, and the web server is whole."""
+    web, root = tmp_path / "web", fleet.dir / "root.json"
+    shutil.copytree(fleet.repository, web)
+    now = time.time()
+    seen = device(fleet, "dev", now, root.read_bytes()).versions()
+    fleet.do("rollout start", "a", "det", 1, "lab=100")
+    max(
+        (fleet.repository / "metadata").glob("*.snapshot.json"), key=lambda one: int(one.name.partition(".")[0])
+    ).unlink()
+    (fleet.dir / "state.json").unlink()
+    assert "does not exist" in fleet.refused("recover", "--repository", fleet.repository, "--root", root, status=5)
+    recover = ("recover", "--repository", web, "--root", root)
+    said = fleet.refused(*recover, status=4)
+    assert f"or some of them are lost everywhere, move {fleet.repository / 'metadata'} away and repeat" in said
+    (fleet.repository / "metadata").rename(tmp_path / "away")
+    fleet.do(*recover)
+    fleet.do("verify")
+    fleet.do("rollout halt", "a", "det")
+    assert device(fleet, "dev", now, root.read_bytes()).versions() != seen
+
+
 def test_files_that_strangers_signed_are_no_newer_ones(fleet: Publisher, tmp_path: Path) -> None:
     stranger = Publisher(tmp_path / "stranger")
     stranger.base.mkdir()
