@@ -211,6 +211,24 @@ def replace_by_link(path: Path, target: Path) -> None:
         sync_directory(target.parent)
 
 
+def replace_by_copy(path: Path, target: Path) -> None:
+    """Replace a file durably by a copy of `path`.
+
+    Raises:
+        StoreError: `path` cannot be read, or the disk does not take the copy.
+    """
+    fresh = target.with_name(f".{target.name}.new")
+    with wrap_errors(target):
+        with contextlib.suppress(FileNotFoundError):
+            unlink(fresh)  # perhaps a hard link
+        with create(fresh) as file:
+            for piece in read_pieces(path):
+                write(file, fresh, piece)
+            fsync(file, fresh)
+        rename(fresh, target)
+        sync_directory(target.parent)
+
+
 def symlink(path: Path, target: str) -> None:
     """Create a symbolic link at `path` to `target`."""
     point(DiskOperation("symlink", str(path), target))

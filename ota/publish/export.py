@@ -165,7 +165,7 @@ def _copy_listed(source: Path, out: Path, state: RepositoryState) -> list[str]:
         if _is_there(out, sha256, size):
             continue
         if _is_there(source, sha256, size):
-            put_blob(out, sha256, source / blob_path(sha256))
+            put_blob(out, sha256, source / blob_path(sha256), copy=True)
         else:
             missing.append(blob_path(sha256))
     return missing

@@ -180,10 +180,13 @@ def _has(path: Path, data: bytes) -> bool:
 
 
 @files.make_readable()
-def put_blob(repository: Path, sha256: str, source: Path) -> bool:
+def put_blob(repository: Path, sha256: str, source: Path, *, copy: bool = False) -> bool:
     """Add a blob to the repository, verified. Return False if it is already there. A damaged one is replaced.
 
     The blob is a hard link to `source`, so all users may read that, too.
+
+    Args:
+        copy: it is a copy, because `source` is in other hands.
 
     Raises:
         Untrusted: the source has other bytes.
@@ -195,7 +198,7 @@ def put_blob(repository: Path, sha256: str, source: Path) -> bool:
     if files.sha256_of(source)[0] != sha256:
         raise Untrusted(f"{source} is damaged: its SHA-256 is not {sha256}; make the bundle again")
     files.make_directory(target.parent)
-    files.replace_by_link(source, target)
+    (files.replace_by_copy if copy else files.replace_by_link)(source, target)
     files.allow_reading(target)
     return True
 
