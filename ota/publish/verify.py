@@ -387,9 +387,15 @@ def compare(state: RepositoryState, known: RepositoryState) -> list[str]:
 
 
 def find_unreadable(repository: Path) -> list[str]:
-    """Return a warning about files that fewer users may read than the directory of the repository; [] = none."""
+    """Return a warning about files that fewer users may read than the directory of the repository; [] = none. Another
+    command may publish meanwhile, so a file may be renamed before its mode is read.
+    """
     wanted = repository.stat().st_mode & 0o044
-    found = [path for path in sorted(repository.rglob("*")) if path.lstat().st_mode & wanted != wanted]
+    found = []
+    for path in sorted(one for one in repository.rglob("*") if not one.name.startswith(".")):
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_mode & wanted != wanted:
+                found.append(path)
     return [
         f"{len(found)} of its files, such as {path}, may be read by fewer users than {repository}: a web server of "
         f"another user does not send them, and devices do not update; 'chmod -R a+rX {repository}'"

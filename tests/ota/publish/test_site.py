@@ -389,6 +389,15 @@ def test_a_file_that_the_web_server_cannot_read_is_repaired_or_named(published: 
     assert published.err == ""
 
 
+def test_verify_goes_on_while_another_command_publishes(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is listed, and renamed or removed before it is looked at."""
+    gone = [published.repository / name for name in ("metadata/.timestamp.json.new", "metadata/removed.json")]
+    real = Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda self, pattern: [*real(self, pattern), *gone])
+    assert published.do("verify").endswith("as it should be\n")
+    assert published.err == ""
+
+
 def test_verify_finds_code_that_nothing_approves(fleet: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": b"import os"})
     fleet.run("bundle", "py", "--release", 1, "--model", "py", "--family", "det")
