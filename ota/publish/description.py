@@ -17,7 +17,7 @@ from ota.documents.system import SystemDocument
 from ota.documents.targets import has_document, read_document
 from ota.errors import OtaError
 
-#: a list of devices or files is cut after so many; the SHA-256 of a manifest stands for all of its files
+#: a list of files is cut after so many: the SHA-256 of the manifest stands for all of them
 _MOST_NAMES = 8
 #: SHA-256 -> a document that metadata lists
 Documents = Mapping[str, bytes]
@@ -101,7 +101,7 @@ def _roles(targets: Targets | None) -> Mapping[str, Role]:
 
 def _targets(before: Targets | None, after: Targets, documents: Documents) -> Iterator[str]:
     old = before.targets if before is not None else {}
-    devices: dict[str, list[tuple[str, str]]] = {}
+    devices: dict[tuple[str, str], list[tuple[str, str]]] = {}
     not_shown = 0
     for path in sorted({*old, *after.targets}):
         if path not in after.targets:
@@ -121,11 +121,12 @@ def _targets(before: Targets | None, after: Targets, documents: Documents) -> It
         elif path.startswith("devices/"):
             key = next((one for one in lines if one.startswith("key: ")), "")
             words = "; ".join(one for one in lines if one != key)
-            devices.setdefault(f"{verb}: {words}", []).append((_shown(path[8:].removesuffix(".json")), key))
+            devices.setdefault((verb, words), []).append((_shown(path[8:].removesuffix(".json")), key))
         else:
             yield f"  {_shown(path)} {verb}" + (":" if known is None or facts_before is not None else ", which is now:")
             yield from (f"    {line}" for line in lines)
-    yield from (_devices(words, group) for words, group in devices.items())
+    for (verb, words), group in devices.items():
+        yield from _devices(verb, words, group)
     if not_shown:
         yield (
             f"  NOT SHOWN is the content of {not_shown} of these documents, because the request lacks it. A published "
@@ -134,14 +135,16 @@ def _targets(before: Targets | None, after: Targets, documents: Documents) -> It
         )
 
 
-def _devices(words: str, group: Sequence[tuple[str, str]]) -> str:
-    """Return a line for devices whose documents differ in the same way, except in their keys."""
-    keys = [key for _, key in group if key]
+def _devices(verb: str, words: str, group: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield lines for devices whose documents differ in the same way, except in their keys: each name, and each key."""
     if len(group) == 1:
-        return f"  the device {group[0][0]} {'; '.join([words, *keys])}"
-    names = [name for name, _ in group]
-    key = f"; {len(keys)} of them with a new key" if keys else ""
-    return f"  each of {len(names)} devices ({_cut(names)}) {words}{key}"
+        name, key = group[0]
+        yield f"  the device {name} {verb}: {'; '.join(one for one in (words, key) if one)}"
+        return
+    yield f"  each of {len(group)} devices {verb}" + (f": {words}" if words else "")
+    if names := [name for name, key in group if not key]:
+        yield f"    {', '.join(names)}"
+    yield from (f"    {name}; {key}" for name, key in group if key)
 
 
 def _cut(names: Sequence[str]) -> str:
@@ -176,7 +179,7 @@ def _facts(path: str, listed: TargetFile | None, documents: Documents) -> dict[s
             return _rollout(document)
         case DeviceDocument():
             labels = " ".join(f"{name}={value}" for name, value in sorted(document.labels.items()))
-            return {"fleet": document.fleet, "ring": document.ring, "labels": labels, "key": document.fingerprint[:16]}
+            return {"fleet": document.fleet, "ring": document.ring, "labels": labels, "key": document.fingerprint}
         case Manifest():
             return {**_manifest(document), "SHA-256 of manifest.json": listed.hashes["sha256"]}
         case SystemDocument():

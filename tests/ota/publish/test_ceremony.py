@@ -517,14 +517,15 @@ def test_the_signer_sees_what_the_documents_say(apart: Publisher) -> None:
     assert "bundles/det/floor.json is listed:\n    lowest release counter of det: 2\n" in apart.do("request")
 
 
-def test_many_devices_are_few_words(apart: Publisher) -> None:
+def test_devices_with_the_same_difference_are_named_together(apart: Publisher) -> None:
+    """Each with its key: one wrong key among a thousand devices is a device in other hands."""
     rows = [f"new-{number:03},a,prod,{number:064x}" for number in range(20)]
     (apart.base / "devices.csv").write_text("device,fleet,ring,fingerprint\n" + "\n".join([*rows, "other,b,lab,"]))
     apart.do("device import", "devices.csv")
     lines = apart.do("request").splitlines()[1:-1]
     assert lines == [
-        "  each of 20 devices (new-000, new-001, new-002, new-003, new-004, new-005, new-006, new-007, and 12 more) "
-        "is listed: fleet: a; ring: prod; 20 of them with a new key",
+        "  each of 20 devices is listed: fleet: a; ring: prod",
+        *(f"    new-{number:03}; key: {number:064x}" for number in range(20)),
         "  the device other is listed: fleet: b; ring: lab",
     ]
     ceremony(apart, "alice")
@@ -533,6 +534,22 @@ def test_many_devices_are_few_words(apart: Publisher) -> None:
         "\n  the device new-001 has other content: ring: lab (was prod); labels: site=hall-3 (was none)\n"
         in apart.do("request")
     )
+    ceremony(apart, "alice")
+    rows = [f"new-{number:03},a,store,{number:064x}" for number in range(11)]
+    (apart.base / "devices.csv").write_text(
+        "\n".join(["device,fleet,ring,fingerprint", *rows, f"other,b,lab,{2**128:064x}"])
+    )
+    apart.do("device import", "devices.csv", "--change")
+    assert apart.do("request").splitlines()[1:-1] == [
+        "  each of 10 devices has other content: ring: store (was prod)",
+        f"    {', '.join(f'new-{number:03}' for number in range(11) if number != 1)}",
+        "  the device new-001 has other content: ring: store (was lab)",
+        f"  the device other has other content: key: {2**128:064x} (was none)",
+    ]
+    ceremony(apart, "alice")
+    (apart.base / "devices.csv").write_text(f"device,fleet,ring,fingerprint\nother,b,lab,{2**129:064x}")
+    apart.do("device import", "devices.csv", "--change")
+    assert f"key: {2**129:064x} (was {2**128:064x})" in apart.do("request"), "the first 16 digits are the same"
 
 
 def test_documents_that_are_none_of_the_metadata_are_refused(apart: Publisher) -> None:
