@@ -406,19 +406,26 @@ def refuse_second(workspace: Workspace, roles: Iterable[str], now: float) -> Non
 
 
 def check_room(
-    workspace: Workspace, state: RepositoryState, signers: Iterable[str], roles: Iterable[str], now: float
+    workspace: Workspace,
+    state: RepositoryState,
+    signers: Iterable[str],
+    roles: Iterable[str],
+    now: float,
+    *,
+    elsewhere: bool = False,
 ) -> None:
     """Refuse a change before keys are made for it, if it could be neither published nor stored as the waiting one.
 
     Args:
         signers: of root and targets, those whose keys sign it. roles: that change.
+        elsewhere: the new keys of a role on this machine will be fewer than must sign for it.
 
     Raises:
         OtaError: another change of them waits, or another one waits and this one would have to, too.
     """
     refuse_second(workspace, [*signers, *roles], now)
     pending = read_unexpired(workspace, now)
-    if pending is not None and not all(has_enough_keys(workspace, state, one) for one in signers):
+    if pending is not None and (elsewhere or not all(has_enough_keys(workspace, state, one) for one in signers)):
         _refuse_second(pending)
 
 

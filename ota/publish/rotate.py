@@ -169,11 +169,10 @@ def rotate(
     """Change the keys of roles in one change. Root signs for its four roles, targets for the others.
 
     Raises:
-        UsageError: a key that a role has not, or too few keys for its threshold.
+        UsageError: too few keys for a threshold. OtaError: as `check_rotation`.
     """
     payloads: dict[str, Any] = {}
     roles = {one.role for one in rotations}
-    check_rotation(workspace, state, roles, now)
     for rotation in rotations:
         signer = _signer_of(rotation.role)
         payloads.setdefault(signer, copy_payload(state, signer))
@@ -181,15 +180,18 @@ def rotate(
     return apply(workspace, state, MetadataChange(payloads, roles - {ROOT}), now)
 
 
-def check_rotation(workspace: Workspace, state: RepositoryState, roles: Collection[str], now: float) -> None:
-    """Refuse a rotation of roles.
+def check_rotation(
+    workspace: Workspace, state: RepositoryState, roles: Collection[str], elsewhere: bool, now: float
+) -> None:
+    """Refuse a rotation of roles before keys are made for it.
+
+    Args:
+        elsewhere: as in `check_room`.
 
     Raises:
-        UsageError: there is no such role. OtaError: another change waits.
+        OtaError: another change waits.
     """
-    for role in roles:
-        check_role(state, role)
-    check_room(workspace, state, {_signer_of(role) for role in roles}, roles, now)
+    check_room(workspace, state, {_signer_of(role) for role in roles}, roles, now, elsewhere=elsewhere)
 
 
 def _signer_of(role: str) -> str:

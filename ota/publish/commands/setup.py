@@ -207,6 +207,17 @@ class _RoleFlags:
     threshold: int
 
 
+@dataclass(frozen=True, slots=True)
+class _RolePlan:
+    """The keys to remove from a role by ID, the number of keys to create for it here, and whether fewer than its
+    threshold will be here.
+    """
+
+    remove: set[str]
+    count: int
+    elsewhere: bool
+
+
 def _rotate(arguments: argparse.Namespace) -> int:
     from ota.publish.repository import join_names
     from ota.publish.rotate import Rotation, check_rotation, rotate
@@ -216,13 +227,13 @@ def _rotate(arguments: argparse.Namespace) -> int:
         raise UsageError("--pkcs11 is for one role: give one")
     flags = {role: _flags_of(arguments, role, roles) for role in roles}
     with open_workspace(arguments) as (workspace, state):
-        check_rotation(workspace, state, roles, time.time())
         plans = {role: _plan(arguments, workspace, state, role, flags[role]) for role in roles}
+        check_rotation(workspace, state, roles, any(one.elsewhere for one in plans.values()), time.time())
         rotations = []
-        for role, (remove, count) in plans.items():
+        for role, plan in plans.items():
             added = [workspace.add(one) for one in flags[role].add]
-            added += _new_keys(arguments, workspace, role, count) if count else []
-            rotations.append(Rotation(role, tuple(sorted(remove)), tuple(added), flags[role].threshold))
+            added += _new_keys(arguments, workspace, role, plan.count) if plan.count else []
+            rotations.append(Rotation(role, tuple(sorted(plan.remove)), tuple(added), flags[role].threshold))
         workspace.save()
         waiting = rotate(workspace, state, rotations, time.time())
         return print_result(workspace, waiting, f"published: new keys of {join_names(roles)}")
@@ -256,16 +267,19 @@ def _flags_of(arguments: argparse.Namespace, role: str, roles: list[str]) -> _Ro
 
 def _plan(
     arguments: argparse.Namespace, workspace: Workspace, state: RepositoryState, role: str, flags: _RoleFlags
-) -> tuple[set[str], int]:
-    """Return the IDs of the keys to remove from a role, and the number of keys to create for it.
+) -> _RolePlan:
+    """Return the change of a role's keys.
 
     Raises:
-        UsageError: too few keys would be left, or keys of other machines would be replaced by files of this one.
+        UsageError: there is no such role or key, too few keys would be left, or keys of other machines would be
+            replaced by files of this one.
     """
     from ota.publish.change import is_here, keyids_of
-    from ota.publish.rotate import check_place, check_replaced, check_threshold, key_of
+    from ota.publish.rotate import check_place, check_replaced, check_role, check_threshold, key_of
 
+    check_role(state, role)
     threshold, keyids = keyids_of(state, role)
+    threshold = flags.threshold or threshold
     replace = not (flags.remove or flags.add or flags.new or flags.threshold)
     if replace and not arguments.pkcs11:
         check_replaced(workspace, role, keyids)
@@ -273,9 +287,10 @@ def _plan(
     count = len(keyids) if replace else flags.new
     count = 1 if arguments.pkcs11 and count else count
     after = (set(keyids) - remove) | {one.public.keyid for one in flags.add}
-    check_threshold(role, len(after) + count, flags.threshold or threshold)
-    check_place(role, sum(is_here(workspace, one) for one in after) + count, flags.threshold or threshold)
-    return remove, count
+    here = sum(is_here(workspace, one) for one in after) + count
+    check_threshold(role, len(after) + count, threshold)
+    check_place(role, here, threshold)
+    return _RolePlan(remove, count, here < threshold)
 
 
 def _renew(arguments: argparse.Namespace) -> int:

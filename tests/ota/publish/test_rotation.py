@@ -179,6 +179,27 @@ def test_a_command_that_is_refused_makes_no_keys(
     }
 
 
+def test_new_keys_that_must_wait_too_are_not_made(published: Publisher) -> None:
+    """The keys of root are here, those of rollout are not, and there is room for one waiting change."""
+    published.run("key", "alice")
+    published.do("rotate", "rollout", "--add", "alice.pub.json", "--threshold", 2)
+    ceremony = [("request", "--out", "request.json"), ("collect", "request.alice.sig.json")]
+    published.do(*ceremony[0])
+    published.run("sign", "request.json", "--key", "alice.pem", "--yes")
+    published.do(*ceremony[1])
+    published.do("rollout start", "a", "det", 1, "lab=100")
+    published.run("key", "bob")
+    before = {path: path.read_bytes() for path in (*published.dir.glob("keys/*"), published.dir / "publish.json")}
+    rotate = ("rotate", "targets", "--remove", "targets-1", "--add", "bob.pub.json", "--new", 1, "--threshold", 2)
+    assert "a change of rollout waits for signatures already" in published.refused(*rotate, status=1)
+    assert before == {
+        path: path.read_bytes() for path in (*published.dir.glob("keys/*"), published.dir / "publish.json")
+    }
+    assert published.do("rotate", "engines").startswith("published")
+    published.do("request", "--discard")
+    assert "targets: 1 more of bob" in published.do(*rotate)
+
+
 def test_a_new_family_has_separate_keys(published: Publisher) -> None:
     published.model("seg", {"config.pbtxt": b"", "1/model.onnx": b"s"})
     published.run("bundle", "seg", "--release", 1, "--model", "seg")
