@@ -129,9 +129,9 @@ def _targets(before: Targets | None, after: Targets, documents: Documents) -> It
         yield from _devices(verb, words, group)
     if not_shown:
         yield (
-            f"  NOT SHOWN is the content of {not_shown} of these documents, because the request lacks it. A published "
-            "document is a file of the web server (targets/rollout/SHA256.FLEET.json); for a new one, update edge-ota "
-            "on the publisher's machine, and write the request again"
+            f"  NOT SHOWN is the content of {not_shown} of these documents, because the request lacks it. That of a "
+            "published one is a file of the web server (targets/rollout/SHA256.FLEET.json). A request lacks that of a "
+            "new one if the publisher's machine has an older edge-ota: update that, and write the request again"
         )
 
 
@@ -173,7 +173,8 @@ def _facts(path: str, listed: TargetFile | None, documents: Documents) -> dict[s
     try:
         document = read_document(path, data)
     except OtaError as error:
-        return {"NO DEVICE READS IT": f"{_shown(error.message)} (SHA-256 {listed.hashes['sha256']})"}
+        told = f"{_shown(error.message)} (SHA-256 {listed.hashes['sha256']})"
+        return {"NOT READ BY THIS EDGE-OTA, nor by devices with its version": told}
     match document:
         case Rollout():
             return _rollout(document)

@@ -38,10 +38,17 @@ Subcommands = Any
 Run = Callable[[argparse.Namespace], int]
 
 
-def add(subcommands: Subcommands, name: str, run: Run, help_text: str, *, workspace: bool = True) -> Any:
-    """Add a subcommand with the common flags, and return its parser."""
+def add(
+    subcommands: Subcommands, name: str, run: Run, help_text: str, *, workspace: bool = True, publishes: bool = True
+) -> Any:
+    """Add a subcommand with the common flags, and return its parser.
+
+    Args:
+        workspace: the command works in the publisher's directory.
+        publishes: it may publish, so the clock must be right.
+    """
     parser = subcommands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
-    parser.set_defaults(publish=run)
+    parser.set_defaults(publish=run, clock_is_right=not publishes)
     if workspace:
         parser.add_argument(
             "--dir",
@@ -51,6 +58,7 @@ def add(subcommands: Subcommands, name: str, run: Run, help_text: str, *, worksp
             metavar="DIR",
             help=f"the publisher's directory (default: {DIRECTORY}, else the current one)",
         )
+    if workspace and publishes:
         parser.add_argument(
             "--clock-is-right",
             action="store_true",
@@ -81,7 +89,7 @@ def secrets_of(arguments: argparse.Namespace) -> Secrets:
 
 @contextmanager
 def open_workspace(
-    arguments: argparse.Namespace, *, first: bool = False, publishes: bool = True
+    arguments: argparse.Namespace, *, first: bool = False
 ) -> Iterator[tuple[Workspace, RepositoryState]]:
     """Yield the workspace and the published metadata, with the workspace locked.
 
@@ -90,7 +98,6 @@ def open_workspace(
 
     Args:
         first: nothing needs to be published yet.
-        publishes: the command may publish, so the clock must be right.
 
     Raises:
         OtaError: the clock may be wrong. AlreadyRunning: another command does not end.
@@ -107,7 +114,7 @@ def open_workspace(
             with suppress(Untrusted):  # a damaged one is refused by the commands that read it
                 if note := change.remove_published(space, state):
                     print(f"note: {note}", file=sys.stderr)
-            if publishes and not arguments.clock_is_right:
+            if not arguments.clock_is_right:
                 change.check_clock(space, state, time.time(), synchronized=clock_floor.is_synchronized())
         yield space, state
 

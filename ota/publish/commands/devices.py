@@ -32,7 +32,7 @@ def add_parsers(subcommands: Subcommands) -> None:
         "file", type=Path, metavar="CSV", help="columns device, fleet, ring, fingerprint; others are labels"
     )
     many.add_argument("--change", action="store_true", help="update known devices from the file")
-    add(actions, "list", _list, "list the devices")
+    add(actions, "list", _list, "list the devices", publishes=False)
     gone = add(actions, "remove", _remove, "remove a device: it gets no more releases")
     gone.add_argument("name", metavar="NAME")
 

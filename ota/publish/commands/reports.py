@@ -24,7 +24,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 def add_parsers(subcommands: Subcommands) -> None:
     """Add the subcommand."""
-    parser = add(subcommands, "report", _report, "sum up the reports of devices")
+    parser = add(subcommands, "report", _report, "sum up the reports of devices", publishes=False)
     parser.add_argument("place", nargs="+", metavar="DIR|URL", help="where devices put their reports")
     parser.add_argument("--fleet", default="", help="this fleet only")
     parser.add_argument("--silent", default="48h", metavar="TIME", help="after which a device counts as silent (48h)")

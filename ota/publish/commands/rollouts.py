@@ -41,7 +41,8 @@ def add_parsers(subcommands: Subcommands) -> None:
     add_gate_flags(step)
     watch = _action(actions, "watch", _watch, "ask the gate; halt the rollout if too many devices failed; for cron")
     add_gate_flags(watch)
-    simulate = _action(actions, "simulate", _simulate, "show how many devices have the release, and get it by a step")
+    text = "show how many devices have the release, and get it by a step"
+    simulate = _action(actions, "simulate", _simulate, text, publishes=False)
     simulate.add_argument("steps", nargs="*", metavar="RING=PERCENT")
     _action(actions, "halt", _halt, "stop: no further device switches; those that have switched stay")
     _action(actions, "resume", _resume, "go on after a halt")
@@ -53,12 +54,14 @@ def add_parsers(subcommands: Subcommands) -> None:
     pin.add_argument("device", metavar="DEVICE")
     pin.add_argument("release", type=int, metavar="RELEASE", help="0 = as the others again")
     _add_unknown_flag(pin)
-    show = add(actions, "show", _show, "show the rollouts of a fleet, or of all")
+    show = add(actions, "show", _show, "show the rollouts of a fleet, or of all", publishes=False)
     show.add_argument("fleet", nargs="?", metavar="FLEET")
 
 
-def _action(actions: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
-    parser = add(actions, name, run, text)
+def _action(
+    actions: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, *, publishes: bool = True
+) -> Any:
+    parser = add(actions, name, run, text, publishes=publishes)
     parser.add_argument("fleet", metavar="FLEET")
     parser.add_argument("bundle", metavar="BUNDLE", help=f"a bundle, or '{SYSTEM}' for the devices' system")
     return parser

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def add_parsers(subcommands: Subcommands) -> None:
     """Add the subcommands."""
-    request = add(subcommands, "request", _request, "write the change that waits as a file for the signers")
+    request = add(
+        subcommands, "request", _request, "write the change that waits as a file for the signers", publishes=False
+    )
     request.add_argument("--out", type=Path, default=Path("request.json"), metavar="FILE")
     request.add_argument("--discard", action="store_true", help="drop the change that waits")
 
@@ -40,7 +42,7 @@ def _request(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.publish.ceremony import write_request
 
-    with open_workspace(arguments, first=True, publishes=False) as (workspace, state):
+    with open_workspace(arguments, first=True) as (workspace, state):
         if arguments.discard:
             if not state.roots:
                 raise UsageError(

@@ -20,20 +20,26 @@ def add_parsers(subcommands: Subcommands) -> None:
         "--also", action="append", default=[], metavar="ROLE", help="renew this role, too, past half of its life"
     )
 
-    verify = add(subcommands, "verify", _verify, "check every signature, date, document, and blob")
+    verify = add(subcommands, "verify", _verify, "check every signature, date, document, and blob", publishes=False)
     verify.add_argument("--repository", type=Path, metavar="DIR", help="check this copy, such as a USB stick")
     verify.add_argument("--root", type=Path, metavar="FILE", help="the root.json to trust, for --repository")
     verify.add_argument("--fleet", default="", help="check only what this fleet needs")
 
-    export = add(subcommands, "export", _export, "copy what a fleet needs to a USB stick")
+    export = add(subcommands, "export", _export, "copy what a fleet needs to a USB stick", publishes=False)
     export.add_argument("out", type=Path, metavar="DIR")
     export.add_argument("--fleet", required=True)
 
-    recover = add(subcommands, "recover", _recover, "go on from a copy of the web server, after a restored backup")
+    recover = add(
+        subcommands,
+        "recover",
+        _recover,
+        "go on from a copy of the web server, after a restored backup",
+        publishes=False,
+    )
     recover.add_argument("--repository", type=Path, required=True, metavar="DIR", help="the copy, complete")
     recover.add_argument("--root", type=Path, required=True, metavar="FILE", help="a root.json that devices have")
 
-    serve = add(subcommands, "serve", _serve, "serve the files over HTTP, for tests")
+    serve = add(subcommands, "serve", _serve, "serve the files over HTTP, for tests", publishes=False)
     serve.add_argument("--repository", type=Path, metavar="DIR", help="serve this copy")
     serve.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS")
     serve.add_argument("--port", type=int, default=8080, help="0 = any free one (8080)")
@@ -67,7 +73,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         state = load(arguments.repository, data)
         found = check(arguments.repository, state, time.time(), arguments.fleet)
     else:
-        with open_workspace(arguments, publishes=False) as (workspace, known):
+        with open_workspace(arguments) as (workspace, known):
             state = load(workspace.repository, known.roots[0].to_bytes())
         found = check(workspace.repository, state, time.time(), arguments.fleet)  # hashes all blobs, without the lock
         found.problems += compare(state, known)

@@ -577,7 +577,7 @@ def test_a_request_without_documents_says_that_it_shows_no_content(apart: Publis
     sign(apart, "alice")
     assert "  rollout/a.json has other content, " in apart.out
     assert "  NOT SHOWN is the content of 1 of these documents" in apart.out
-    assert "update edge-ota on the publisher's machine, and write the request again" in apart.out
+    assert "if the publisher's machine has an older edge-ota: update that, and write the request again" in apart.out
 
 
 def test_a_request_for_a_change_that_expired_is_refused(apart: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -613,7 +613,8 @@ def test_a_description_hides_no_document() -> None:
     ]
     after = targets(floor=b'{"schema":1,"floors":{}}', a=b'{"schema":1,"fleet":"b","serial":1,"models":{}}')
     assert (
-        "    NO DEVICE READS IT: the rollout document of a is that of b: " in describe("r", before, after, {}, known)[4]
+        "    NOT READ BY THIS EDGE-OTA, nor by devices with its version: the rollout document of a is that of b: "
+        in describe("r", before, after, {}, known)[4]
     )
     assert describe("r", before, after, {}, dict(list(known.items())[:2]))[-1].startswith(
         "  NOT SHOWN is the content of 2 "

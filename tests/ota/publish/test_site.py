@@ -202,6 +202,17 @@ def test_a_publisher_without_a_time_server_confirms_its_clock(
     assert device(no_time_server, "dev", now).target(rollout_target("a")) is not None
 
 
+@pytest.mark.parametrize(
+    "command", ["rollout show", "rollout simulate", "device list", "report", "verify", "serve", "export", "request"]
+)
+def test_a_command_that_publishes_nothing_does_not_ask_for_the_clock(published: Publisher, command: str) -> None:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+        main(["publish", *command.split(), "--help"])
+    assert "--clock-is-right" not in out.getvalue()
+    assert "--dir" in out.getvalue()
+
+
 @pytest.mark.parametrize(("life", "each"), [(1, 0.5), (2, 1), (3, 2), (0.1, 0.04)])
 def test_a_cron_that_keeps_the_timestamp_alive_is_never_refused(
     no_time_server: Publisher, life: float, each: float
