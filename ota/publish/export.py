@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from ota.errors import NoSpace, OtaError, StoreError, Untrusted, UsageError
 from ota.publish.release import blobs_of
 from ota.publish.repository import (
     RepositoryState,
+    join_names,
     put_blob,
     put_metadata,
     put_targets,
@@ -73,7 +74,7 @@ def export(workspace: Workspace, state: RepositoryState, fleet: str, out: Path) 
         if isinstance(document, Manifest):
             releases.append(f"{document.bundle} {document.release}")
     missing = {sha256: size for sha256, size in blobs.items() if not _is_there(out, sha256, size)}
-    _check_space(out, sum(missing.values()))
+    _check_space(out, sum(missing.values()), fleets)
     for sha256 in missing:
         put_blob(out, sha256, workspace.repository / blob_path(sha256))
     put_targets(out, documents)
@@ -103,13 +104,16 @@ def _is_there(out: Path, sha256: str, size: int) -> bool:
     return files.has_size(path, size) and files.sha256_of(path) == (sha256, size)
 
 
-def _check_space(out: Path, needed_bytes: int) -> None:
+def _check_space(out: Path, needed_bytes: int, fleets: Sequence[str]) -> None:
     place = out
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
     if free < needed_bytes + MOST_BYTES:
-        raise NoSpace(f"{out} has {free} bytes free, and the copy needs {needed_bytes}: use a larger stick")
+        raise NoSpace(
+            f"{out} has {free} bytes free, and the copy for {join_names(fleets)} needs {needed_bytes}: use a larger "
+            "stick, or empty this one first, which removes its other fleets and their old releases"
+        )
 
 
 def recover(workspace: Workspace, repository: Path, root: bytes) -> tuple[RepositoryState, list[str]]:

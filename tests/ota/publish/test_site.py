@@ -504,6 +504,12 @@ def test_a_stick_that_is_full(fleet: Publisher, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("ota.publish.export.shutil.disk_usage", lambda path: usage._replace(free=1000))
     assert "use a larger stick" in fleet.refused("export", tmp_path / "stick", "--fleet", "a", status=5)
     assert not (tmp_path / "stick" / "metadata").exists()
+    with monkeypatch.context() as larger:
+        larger.setattr("ota.publish.export.shutil.disk_usage", lambda path: usage)
+        fleet.do("export", tmp_path / "stick", "--fleet", "a")
+    said = fleet.refused("export", tmp_path / "stick", "--fleet", "b", status=5)
+    assert "the copy for a and b needs " in said
+    assert "or empty this one first" in said
 
 
 def test_a_restored_backup_continues_from_the_state_of_the_web_server(fleet: Publisher, tmp_path: Path) -> None:
