@@ -37,6 +37,24 @@ class TritonPythonModel:
         return answers
 """
 
+#: answers in the first of three runs
+EARLY = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    runs = 0
+
+    def execute(self, requests):
+        for request in requests:
+            self.runs += 1
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            pb_utils.Logger.log_info(f"run {self.runs} of early found {value.sum()}")
+            if self.runs == 1:
+                request.get_response_sender().send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            if self.runs < 3:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
@@ -44,6 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     sequence_model(root, "count_down", COUNT_DOWN, f"iterative_sequence: true {CONTROLS}", DECOUPLED)
     sequence_model(root, "oldest", COUNT_DOWN, "iterative_sequence: true oldest { }", DECOUPLED)
     sequence_model(root, "thread", THREAD, "iterative_sequence: true", DECOUPLED)
+    sequence_model(root, "early", EARLY, "iterative_sequence: true", DECOUPLED)
     sequence_model(root, "third", THIRD_TIME, f"iterative_sequence: true direct {{ }} {CONTROLS}")
     sequence_model(root, "bump", BUMP, "iterative_sequence: true")
     config = root / "bump/config.pbtxt"
@@ -83,6 +102,11 @@ def test_more_streams_than_seats_all_come_to_their_end(server: Running, model: s
 
 def test_a_thread_sends_while_its_request_is_rescheduled(server: Running) -> None:
     assert [event["OUT"][0] for event in stream(server, "thread", 200)] == list(range(199, -1, -1))
+
+
+def test_a_request_that_is_answered_runs_as_often_as_the_model_asks_for(server: Running) -> None:
+    assert stream(server, "early", 5) == []
+    server.wait_for_log("run 3 of early found 5")
 
 
 def test_a_model_that_answers_once_may_take_several_runs(server: Running) -> None:

@@ -140,9 +140,7 @@ class DecoupledDriver(Driver):
             return
         if final:
             self._close(batch_id, index)
-            request = stream.job.request
-            self._release(batch_id, request.lease)
-            request.lease = None
+            self._release_request(stream.job)
         response = self._response(stream.job, Reply() if reply is None else reply, final, lease, reply is None)
         now = self._clock.now_ns()
         if reply is not None and reply.error is not None:
@@ -221,6 +219,11 @@ class DecoupledDriver(Driver):
         if any(self._is_limited(stream.job) for stream in opened.streams.values()):
             overrun = partial(self._on_overrun, reply.batch_id)
             opened.deadline = PausableDeadline(self._loop, reply.left, overrun, paused=opened.is_paused())
+
+    def _release_request(self, job: Job) -> None:
+        """Release the memory of a request that has its last response, once its batch does not run any more."""
+        self._release(job.batch_id, job.request.lease)
+        job.request.lease = None
 
     def _release(self, batch_id: int, lease: Lease | None) -> None:
         """Release the memory of inputs, once the batch does not run any more."""

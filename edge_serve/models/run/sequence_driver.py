@@ -74,16 +74,12 @@ class IterativeDriver(Driver):
     def _send_back(self, job: Job, reply: BatchReply) -> None:
         if job in self._unwanted:
             reply.replies[job.position] = Reply(error=Cancelled(""))
-        elif self._unanswered(job):
+        else:
             if self.controls is not None:
                 self.controls.remove(job.request)
             self._scheduler.reschedule(job)
             self.statistics.pending += 1
             self._again.add(job)
-
-    def _unanswered(self, job: Job) -> bool:
-        """Return whether the last response of a request is still to come."""
-        return True
 
     def _run(self, run: Run) -> list[Job]:
         jobs = super()._run(run)
@@ -105,7 +101,8 @@ class IterativeDriver(Driver):
 class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
     """Runs an iterative model that is decoupled. The stream of a request stays open for all of its runs.
 
-    Takes the arguments of `Driver`.
+    As in Triton, a request that has its last response still runs as often as the model reschedules it: the model may
+    release there what it keeps of the request. Takes the arguments of `Driver`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -113,6 +110,8 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
         #: batch ID and position of a stream in its last run -> in its new run, until the batch of the new run is done.
         #: A thread of the model sends as of the last run until the worker starts the new one.
         self._moved: dict[tuple[int, int], tuple[int, int]] = {}
+        #: requests that have their last response and may run again -> the memory of their inputs
+        self._leases: dict[Job, Lease] = {}
 
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
@@ -135,8 +134,18 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
         """Discard the entries of batches that are done: the worker sends in order."""
         self._moved = {old: new for old, new in self._moved.items() if new[0] in self._batches}
 
-    def _unanswered(self, job: Job) -> bool:
-        return self._stream(job.batch_id, job.position) is not None
+    def _release_request(self, job: Job) -> None:
+        """See `DecoupledDriver`. One that may run again keeps its memory until `_deliver` ends its runs."""
+        lease = job.request.lease
+        if lease is not None and (job in self._again or job.batch_id in self._batches):
+            self._leases[job], job.request.lease = lease, None
+        else:
+            super()._release_request(job)
+
+    def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
+        super()._deliver(job, reply, lease)
+        if not reply.rescheduled and (inputs := self._leases.pop(job, None)) is not None:
+            inputs.release()
 
     def _is_limited(self, job: Job) -> bool:
         """See `DecoupledDriver`. One that waits for its next run is not: each run has the whole time."""
@@ -153,6 +162,6 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
                 stream.inputs = streams[job.position].inputs  # of this run
                 streams[job.position] = stream
                 self._moved[batch_id, position] = (job.batch_id, job.position)
-            else:  # the last response arrived while it was queued
+            else:  # it has its last response already
                 self._close(job.batch_id, job.position)
         return jobs

@@ -273,3 +273,57 @@ def test_a_response_that_crosses_the_next_run_arrives(kind: Kind, end: str) -> N
         assert not here.driver.in_flight()
 
     play(story)
+
+
+@pytest.mark.parametrize("end", ["answer", "error", "the worker dies", "it dies in between", "unload"])
+@pytest.mark.parametrize("final", ["in the first run", "between the runs", "in the second run"])
+def test_a_request_that_has_its_last_response_runs_again_and_keeps_its_memory(kind: Kind, final: str, end: str) -> None:
+    async def story() -> None:
+        here = IterativeStreams(kind)
+        here.submit("a")
+
+        def finish(batch_id: int, when: str) -> None:
+            if final == when:
+                here.driver.on_partial(0, batch_id, 0, None, True, None)
+            assert not here.slots["a"].released
+
+        first = await here.runs(0)
+        finish(first, "in the first run")
+        here.end_run(first, True)
+        assert here.driver.in_flight()
+        finish(first, "between the runs")
+        if end == "it dies in between" and final != "in the second run":
+            here.driver.on_lost({0: Unavailable("lost")})
+            await until(lambda: not here.driver.in_flight())
+        else:
+            second = await here.runs(1)
+            finish(second, "in the second run")
+            if end == "answer":
+                here.end_run(second, False)
+            elif end == "error":
+                reply = Reply(error=Unavailable("no"))
+                here.driver.on_reply(0, BatchReply(second, 10, 20, 30, 40, [reply]))
+            elif end == "unload":
+                here.driver.fail_all(Unavailable("late"))
+            else:
+                here.driver.on_lost({0: Unavailable("lost")})
+        assert here.answers() == [("a", "")]
+        here.check()
+        assert not here.driver._leases
+
+    play(story)
+
+
+def test_a_request_whose_last_response_follows_its_last_run_keeps_its_memory_until_then(kind: Kind) -> None:
+    async def story() -> None:
+        here = IterativeStreams(kind)
+        here.submit("a")
+        here.end_run(await here.runs(0), True)
+        second = await here.runs(1)
+        here.end_run(second, False)
+        here.check()
+        here.driver.on_partial(0, second, 0, Reply(), True, None)
+        here.check()
+        assert here.answers() == [("a", "")]
+
+    play(story)
