@@ -55,6 +55,28 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
 """
 
+#: a thread waits until the client has disconnected, while the request is rescheduled again and again
+WATCH = """
+import threading
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            if request.flags() & 1:
+                threading.Thread(target=self.watch, args=(request.get_response_sender(),), daemon=True).start()
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+
+    def initialize(self, args):
+        self.name = args["model_name"]
+
+    def watch(self, sender):
+        while not sender.is_cancelled():
+            time.sleep(0.001)
+        pb_utils.Logger.log_info(f"{self.name} noticed")
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
@@ -63,6 +85,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     sequence_model(root, "oldest", COUNT_DOWN, "iterative_sequence: true oldest { }", DECOUPLED)
     sequence_model(root, "thread", THREAD, "iterative_sequence: true", DECOUPLED)
     sequence_model(root, "early", EARLY, "iterative_sequence: true", DECOUPLED)
+    sequence_model(root, "watch", WATCH, "iterative_sequence: true")
+    sequence_model(root, "watch_stream", WATCH, "iterative_sequence: true", DECOUPLED)
     sequence_model(root, "third", THIRD_TIME, f"iterative_sequence: true direct {{ }} {CONTROLS}")
     sequence_model(root, "bump", BUMP, "iterative_sequence: true")
     config = root / "bump/config.pbtxt"
@@ -131,19 +155,32 @@ def test_each_run_gets_the_inputs_as_the_client_sent_them(server: Running, count
 
 
 def test_a_client_that_disconnects_ends_the_runs(server: Running) -> None:
-    body = json.dumps({"inputs": [{"name": "IN", "shape": [1, 1], "datatype": "INT32", "data": [7]}]}).encode()
-    head = f"POST /v2/models/third/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.http)) as sock:
-        reset_on_close(sock)
-        sock.sendall(head.encode() + body)
-        while not executions(server, "third"):
-            pass
+    disconnect(
+        server, "third", "infer", {"inputs": [{"name": "IN", "shape": [1, 1], "datatype": "INT32", "data": [7]}]}
+    )
     end = time.monotonic() + 10
     while 'nv_inference_request_failure{model="third",reason="CANCELED",version="1"} 1' not in metrics(server):
         assert time.monotonic() < end, "it runs on for nobody"
     assert 'nv_inference_pending_request_count{model="third",version="1"} 0' in metrics(server)
     before = executions(server, "third")
     assert executions(server, "third") == before
+
+
+@pytest.mark.parametrize("model", ["watch", "watch_stream"])
+def test_a_kept_sender_hears_that_the_client_has_disconnected(server: Running, model: str) -> None:
+    disconnect(server, model, "generate_stream", {"IN": 1})
+    server.wait_for_log(f"{model} noticed")
+
+
+def disconnect(server: Running, model: str, verb: str, content: Any) -> None:
+    """Send a request, and disconnect while the model runs."""
+    body = json.dumps(content).encode()
+    head = f"POST /v2/models/{model}/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.http)) as sock:
+        reset_on_close(sock)
+        sock.sendall(head.encode() + body)
+        while not executions(server, model):
+            pass
 
 
 def metrics(server: Running) -> str:

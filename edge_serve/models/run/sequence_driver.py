@@ -40,8 +40,8 @@ class IterativeDriver(Driver):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: requests that are queued to run again
-        self._again: set[Job] = set()
+        #: requests that are queued to run again -> the instance of their last run
+        self._again: dict[Job, int] = {}
         #: running requests whose clients have disconnected
         self._unwanted: set[Job] = set()
 
@@ -60,18 +60,19 @@ class IterativeDriver(Driver):
         jobs = self._batches.pop(reply.batch_id)[1]
         for job in jobs:
             if reply.replies[job.position].rescheduled:
-                self._send_back(job, reply)
+                self._send_back(job, instance, reply)
         self._unwanted.difference_update(jobs)
         self._answer(jobs, reply)
         now = self._clock.now_ns()
-        for job in self._again.intersection(jobs):  # after its run was recorded, which began at its last arrival
-            job.arrival_ns = now
+        for job in jobs:
+            if job in self._again:  # after its run was recorded, which began at its last arrival
+                job.arrival_ns = now
         if not reply.last:
             self._scheduler.done(instance)
         self._pump()
         self._check_idle()
 
-    def _send_back(self, job: Job, reply: BatchReply) -> None:
+    def _send_back(self, job: Job, instance: int, reply: BatchReply) -> None:
         if job in self._unwanted:
             reply.replies[job.position] = Reply(error=Cancelled(""))
         else:
@@ -79,11 +80,12 @@ class IterativeDriver(Driver):
                 self.controls.remove(job.request)
             self._scheduler.reschedule(job)
             self.statistics.pending += 1
-            self._again.add(job)
+            self._again[job] = instance
 
     def _run(self, run: Run) -> list[Job]:
         jobs = super()._run(run)
-        self._again.difference_update(jobs)
+        for job in jobs:
+            self._again.pop(job, None)
         return jobs
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
@@ -93,7 +95,9 @@ class IterativeDriver(Driver):
             lease.release()
 
     def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
-        self._again.discard(job)
+        instance = self._again.pop(job, None)
+        if instance is not None:  # the model may have kept its response sender
+            self.model.cancel(instance, job.batch_id, job.position)
         self._unwanted.discard(job)
         super()._fail(job, error, reason)
 
@@ -152,7 +156,7 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
         return job not in self._again
 
     def _run(self, run: Run) -> list[Job]:
-        again = [(job, job.batch_id, job.position) for job in self._again.intersection(run.entries)]
+        again = [(job, job.batch_id, job.position) for job in self._again.keys() & run.entries]
         jobs = super()._run(run)
         for job, batch_id, position in again:
             stream = self._stream(batch_id, position)

@@ -395,10 +395,20 @@ class Instance:
         self._paused.close()
 
     def _close_failed(self, batch: Batch, replies: list[Reply]) -> None:
-        """Close requests that failed, or come again in another batch: the batch's own reply is their last one."""
+        """Close requests that failed: the batch's own reply is their last one."""
         for i, reply in enumerate(replies):
-            if reply.error is not None or reply.rescheduled:
+            if reply.error is not None:
                 self._cancellations.close(cancel_key(batch.id, i))
+
+
+class IterativeInstance(Instance):
+    """An `Instance` of a model that may run a request several times, each time in another batch."""
+
+    def _encode(self, answers: Answers, batch: Batch, replies: list[Reply], first: int = 0) -> None:
+        super()._encode(answers, batch, replies, first)
+        for i, reply in enumerate(replies, first):
+            if reply.rescheduled:
+                self._cancellations.suspend(cancel_key(batch.id, i), batch.requests[i].is_cancelled)
 
 
 def _is_of_channel(error: OSError) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from edge_serve.backends.base import BackendInstance, BackendRequest, QueueingInstance, Reply, Timing
 from edge_serve.records import slotted
 from edge_serve.workers.child.batch import Answers, Batch, decode_execute, encode_reply, in_time, with_late
-from edge_serve.workers.child.instance import Instance, exit_worker
+from edge_serve.workers.child.instance import Instance, IterativeInstance, exit_worker
 from edge_serve.workers.child.memory.output_room import OutputRoom
 from edge_serve.workers.wire.layout import TensorLayout
 
@@ -176,4 +176,6 @@ class PipelinedInstance(Instance):
 def kind_of(backend: BackendInstance, layout: TensorLayout) -> type[Instance]:
     """Return the class that serves an instance of a backend."""
     queues = getattr(backend, "seats", 1) > 1 and not layout.decoupled
-    return PipelinedInstance if queues else Instance
+    if queues:
+        return PipelinedInstance
+    return IterativeInstance if layout.reruns else Instance

@@ -103,8 +103,9 @@ class Channel:
                 if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE_BYTES):
                     requests, moves = self._place(requests, pending)
                     break
-            # replies of a decoupled model, and sequences in place, have their request's place in the frame
-            if pending.refused and (link.layout.decoupled or link.layout.in_place):
+            # Replies of a decoupled model, sequences in place, and cancellations after a run have their request's place
+            # in the frame.
+            if pending.refused and (link.layout.decoupled or link.layout.in_place or link.layout.reruns):
                 full = next(iter(pending.refused.values()))
                 pending.refused = dict.fromkeys(range(pending.count), full)
                 raise full
@@ -202,11 +203,11 @@ class Channel:
         return None if oldest is None else oldest.sent_ns
 
     def cancel(self, batch_id: int, index: int) -> None:
-        """Notify the worker that a client has disconnected. A decoupled model may still have replies to send for a
-        batch that is done."""
+        """Notify the worker that a client has disconnected. For a batch that is done, a decoupled model may still have
+        replies to send, and an iterative one response senders that it has kept."""
         pending = self._pending.get(batch_id)
         if pending is None:
-            if not self._link.layout.decoupled:
+            if not (self._link.layout.decoupled or self._link.layout.reruns):
                 return
         elif self.on_abandoned is not None and pending.cancel(index):
             self.on_abandoned(batch_id)

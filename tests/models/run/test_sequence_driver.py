@@ -150,9 +150,16 @@ class IterativeStreams(Scene):
 
     driver: IterativeDecoupledDriver
 
-    def __init__(self, kind: Kind, rows: int = 1, timeout: float = 0.0, **more: Any) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        rows: int = 1,
+        timeout: float = 0.0,
+        driver: type[IterativeDriver] = IterativeDecoupledDriver,
+        **more: Any,
+    ) -> None:
         batching = SequenceBatching(rows, max_sequence_idle_us=60_000_000, iterative=True, **more)
-        super().__init__(kind(batching, 1), driver=IterativeDecoupledDriver)
+        super().__init__(kind(batching, 1), driver=driver)
         self.model.timeout = timeout
 
     async def runs(self, number: int) -> int:
@@ -310,6 +317,26 @@ def test_a_request_that_has_its_last_response_runs_again_and_keeps_its_memory(ki
         assert here.answers() == [("a", "")]
         here.check()
         assert not here.driver._leases
+
+    play(story)
+
+
+@pytest.mark.parametrize("driver", [IterativeDriver, IterativeDecoupledDriver])
+@pytest.mark.parametrize("end", ["disconnected", "late"])
+def test_the_worker_hears_of_the_end_of_a_request_that_waits_for_its_next_run(
+    kind: Kind, driver: type[IterativeDriver], end: str
+) -> None:
+    async def story() -> None:
+        here = IterativeStreams(kind, driver=driver)
+        job = here.submit("a", deadline_ns=time.monotonic_ns() + 10_000_000 if end == "late" else 0)
+        first = await here.runs(0)
+        here.driver._scheduler._instances.lost(0)  # no instance runs it once more
+        here.end_run(first, True)
+        if end == "disconnected":
+            job.cancel()
+        await until(lambda: here.responses)
+        assert here.model.cancelled == [(first, 0)]
+        here.check()
 
     play(story)
 

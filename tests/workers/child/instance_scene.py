@@ -57,9 +57,12 @@ class InstanceScene:
 
 
 @contextlib.contextmanager
-def instance_scene(backend: BackendInstance, *, decoupled: bool = False) -> Iterator[InstanceScene]:
+def instance_scene(
+    backend: BackendInstance, *, decoupled: bool = False, iterative: bool = False
+) -> Iterator[InstanceScene]:
     """Run an instance of this backend until the end of the context, where its thread must end."""
-    made = InstanceScene(backend, config(decoupled=decoupled))
+    sequences = {"sequence_batching": {"iterative_sequence": True}} if iterative else {}
+    made = InstanceScene(backend, {**config(decoupled=decoupled), **sequences})
     try:
         yield made
     finally:

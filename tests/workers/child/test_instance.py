@@ -40,8 +40,10 @@ class Backend:
         pass
 
 
-def scene(execute: Execute, *, decoupled: bool = False) -> AbstractContextManager[InstanceScene]:
-    return instance_scene(Backend(execute), decoupled=decoupled)
+def scene(
+    execute: Execute, *, decoupled: bool = False, iterative: bool = False
+) -> AbstractContextManager[InstanceScene]:
+    return instance_scene(Backend(execute), decoupled=decoupled, iterative=iterative)
 
 
 def echo(batch: Sequence[BackendRequest]) -> list[Reply]:
@@ -173,6 +175,37 @@ def test_the_marks_of_a_request_that_failed_are_removed() -> None:
             here.send(batch_id, request())
             here.receive()
         assert footprint(here.instance) < before + 50
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize("when", ["before the run", "during the run", "after the run"])
+def test_a_model_that_keeps_a_request_for_its_next_run_hears_that_the_client_is_gone(
+    when: str, decoupled: bool
+) -> None:
+    kept: list[BackendRequest] = []
+
+    def keep(batch: Sequence[BackendRequest]) -> list[Reply]:
+        kept.append(batch[1])
+        if when == "during the run":
+            here.instance.cancel(1, 1)
+        return [Reply(rescheduled=True) for _ in batch]
+
+    with scene(keep, decoupled=decoupled, iterative=True) as here:
+        if when == "before the run":
+            here.instance.cancel(1, 1)
+        here.send(1, request(), request())
+        here.receive()
+        if when == "after the run":
+            here.instance.cancel(1, 1)
+        here.instance.cancel(1, 0)  # the model has not kept it
+        here.send(2, request(), request())
+        here.receive()
+        first, second = kept
+        assert (first.is_cancelled(), second.is_cancelled()) == (True, False)
+        kept.clear()
+        del first, second
+        here.instance.cancel(1, 1)
+        assert not here.instance._cancellations.marks
 
 
 def in_one_array(size: int) -> Execute:
