@@ -121,8 +121,9 @@ class ModelRecord:
         barren: whether a load found no version to try, and it was not unloaded since.
         loads: the loads under way that have not loaded it yet.
         lock: held while its versions or its plan change.
-        awaited: set while a nested load (`LoadBatch`) has the lock or waits for it. The load that has the lock then
-            waits for no slot, and for no promise of memory: those may belong to the load that waits for the nested one.
+        awaited: set while a nested load or unload has the lock or waits for it: a loading model may have asked for it.
+            The load that has the lock then waits for no slot, and for no promise of memory: those may belong to the
+            load of the model that asked.
     """
 
     name: str
@@ -135,24 +136,24 @@ class ModelRecord:
     loads: set[LoadBatch] = field(default_factory=set)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     awaited: asyncio.Event = field(default_factory=asyncio.Event)
-    _nested_loads: int = 0
+    _nested: int = 0
 
     @contextlib.asynccontextmanager
     async def locked(self, *, nested: bool) -> AsyncIterator[None]:
-        """Hold the lock for a load while the context lasts.
+        """Hold the lock for a load or unload while the context lasts.
 
         Args:
             nested: as in `LoadBatch`.
         """
-        self._nested_loads += nested
+        self._nested += nested
         if nested:
             self.awaited.set()
         try:
             async with self.lock:
                 yield
         finally:
-            self._nested_loads -= nested
-            if not self._nested_loads:
+            self._nested -= nested
+            if not self._nested:
                 self.awaited.clear()
 
     @property

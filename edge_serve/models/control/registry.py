@@ -354,7 +354,8 @@ class Registry:
         Args:
             unload_dependents: unload the members of an ensemble too, unless they were asked for, or other models or a
                 load under way need them.
-            begun: called once the first of them accepts no more requests, or ensembles that drain are waited for.
+            begun: called once the first of them accepts no more requests, or ensembles that drain are waited for. For a
+                model, which may be loading: the unload counts as nested (`ModelRecord.awaited`).
         """
         self._loads.cancel(name)
         for one in [one for one in self._models if name in (one, plain_name(one))]:
@@ -362,17 +363,18 @@ class Registry:
             await self._unload(one, unload_dependents, begun)
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:
-        async with self._models[name].lock:  # after the load that is under way
+        nested = begun is not None
+        async with self._models[name].locked(nested=nested):  # after the load that is under way
             going = {name: self._mark_unwanted(name, asked=True)}
         if unload_dependents:
             for one in sorted(self._find_unneeded(name, going)):
-                async with self._models[one].lock:
+                async with self._models[one].locked(nested=nested):
                     if one in self._find_unneeded(name, going):  # else a load has begun that needs it
                         going[one] = self._mark_unwanted(one, asked=False)
         while wave := self._outermost(going):
             draining = self._swapper.callers(wave)
             for one in wave if not draining else ():
-                async with self._models[one].lock:
+                async with self._models[one].locked(nested=nested):
                     if one in self._outermost(going):  # else it was loaded again meanwhile
                         draining += self._swapper.retire(self._models[one])
             if begun is not None:

@@ -213,6 +213,30 @@ def test_a_nested_load_does_not_wait_for_the_memory_of_the_load_that_asked_for_i
     play(tmp_path, scenario, memory=Bounded(1))
 
 
+def test_an_unload_that_a_loading_model_asks_for_does_not_wait_for_a_load_that_waits_for_its_slot(
+    tmp_path: Path,
+) -> None:
+    async def scenario(house: House) -> None:
+        asked = asyncio.Event()
+
+        async def call() -> None:
+            await asked.wait()
+            await house.registry.unload("x", begun=lambda: None)
+
+        for name in ("p", "x"):
+            house.put(name, 1)
+        house.loader.waits["p"] = call
+        loads = [asyncio.create_task(house.registry.load("p"))]
+        await until(lambda: house.registry.load_history.loading() == ["p"])
+        loads.append(asyncio.create_task(house.registry.load("x")))
+        await until(lambda: "x" in house.plans() and house.registry._models["x"].lock.locked())
+        asked.set()
+        await asyncio.wait_for(asyncio.gather(*loads), 1)
+        assert [served.name for served in house.registry.served()] == ["p"]
+
+    play(tmp_path, scenario, at_once=1)
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_load_that_a_loading_model_asks_for_does_not_wait_for_a_slot_with_another_load(
     tmp_path: Path, at_once: int
