@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
@@ -209,7 +208,7 @@ async def _watch(workers: Workers) -> None:
     """Kill the workers that hang, as the server does: the limit of a load covers its warm-up by this alone."""
     while True:
         await asyncio.sleep(WATCH_SECONDS)
-        workers.watch(time.monotonic_ns())
+        workers.watch()
 
 
 def _chosen(models: dict[str, FoundModel], repository: Repository, names: Sequence[str]) -> dict[str, FoundModel]:

@@ -88,4 +88,4 @@ class FactReader:
                 self._woken.add(name)
                 log.warning("requests of model %s wait although an instance is free: deciding once more", name)
                 runners[name].wake()
-        return ages, self._workers.watch(now_ns)
+        return ages, self._workers.watch()

@@ -55,3 +55,14 @@ async def test_a_cancelled_deadline_never_expires() -> None:
     patience.set_paused(False)
     await asyncio.sleep(0.05)
     assert not over.is_set()
+
+
+@played
+async def test_the_time_in_which_the_clock_stops_does_not_count() -> None:
+    now, over = [0.0], asyncio.Event()
+    deadline = PausableDeadline(asyncio.get_running_loop(), 0.01, over.set, time=lambda: now[0])
+    await asyncio.sleep(0.1)
+    assert not over.is_set()
+    assert deadline.left() == 0.01
+    now[0] = 0.01
+    await over.wait()

@@ -182,7 +182,8 @@ class EchoInstance:
 
 
 class EchoBackend:
-    """Any configuration will do; parameters: `on_open` = fail | raise | exit | sleep, `on_close` = sleep | slowly."""
+    """Any configuration will do; parameters: `on_open` = fail | raise | exit | sleep | doze | hold,
+    `on_close` = sleep | slowly."""
 
     def __init__(self) -> None:
         self._on_close = ""
@@ -233,6 +234,10 @@ def _misbehave(deed: str) -> None:
             os._exit(9)
         case "sleep":
             time.sleep(60)
+        case "doze":
+            time.sleep(0.7)
+        case "hold":  # with the interpreter lock, as ONNX Runtime up to 1.23 does
+            ctypes.PyDLL(None).usleep(700_000)
 
 
 #: the name that `backends.loader` looks for

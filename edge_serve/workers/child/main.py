@@ -80,6 +80,8 @@ class Main:
         #: by the directories of the versions: with --model-namespacing, models may have equal names
         self._described: dict[Path, Backend] = {}
         self._busy: set[object] = set()
+        #: set when a model begins to be loaded or closed, for the heartbeat thread
+        self.begun = threading.Event()
         self._imports = ArenaImports()
         self._forked = False
         #: threads in which models are described or opened now
@@ -176,6 +178,7 @@ class Main:
                 self._exit_if_forked()
 
         self._busy.add(run)
+        self.begun.set()
         if in_main:
             self._jobs.put(run)
         else:
@@ -213,6 +216,10 @@ class Main:
             return self._answer(question, make)
         finally:
             self._loading.remove(thread)
+
+    def is_busy(self) -> bool:
+        """Return whether a model is loaded or closed now, or waits for it."""
+        return bool(self._busy)
 
     def place_of_load(self) -> str:
         """Return where in its own code the model is that began to load last; "" = none is, or none is in code of its
@@ -453,7 +460,8 @@ def main(arguments: list[str]) -> None:
     Forks(in_child).watch()
     host.install(worker.remote)
     ForwardingHandler(worker.remote).install()
-    OwnThread(partial(beat, control, float(arguments[2]), worker.place_of_load), "heartbeat").start()
+    signs = partial(beat, control, float(arguments[2]), worker.place_of_load, worker.is_busy, worker.begun)
+    OwnThread(signs, "heartbeat").start()
     control.send(frame(FrameKind.HELLO))
     if arguments[3]:
         worker.import_ahead(arguments[3])

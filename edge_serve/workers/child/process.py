@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -19,7 +18,7 @@ from typing import Any
 from edge_serve.backends import host
 from edge_serve.workers.child.lifetime_guard import LifetimeGuard
 from edge_serve.workers.child.remote import Remote
-from edge_serve.workers.wire.frames import Frame, FrameKind, Splitter, frame, json_frame
+from edge_serve.workers.wire.frames import BUSY_BEAT, Frame, FrameKind, Splitter, frame, json_frame
 
 #: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
 OPEN_FILES = 4096
@@ -173,14 +172,24 @@ def _raise_oom_score() -> None:
         pass  # a system that hides it
 
 
-def beat(control: Control, seconds: float, place: Callable[[], str] = str) -> None:
+def beat(
+    control: Control,
+    seconds: float,
+    place: Callable[[], str] = str,
+    is_busy: Callable[[], bool] = bool,
+    begun: threading.Event | None = None,
+) -> None:
     """Send heartbeats for ever, in a thread of its own.
 
     Args:
+        seconds: between two of them; at most `BUSY_BEAT` while `is_busy`.
         place: returns where a model is that is being loaded; "" = none is, or that is not known.
+        is_busy: returns whether a model is being loaded or closed.
+        begun: set when that begins.
     """
-    heartbeat = frame(FrameKind.HEARTBEAT)
+    heartbeat, begun = frame(FrameKind.HEARTBEAT), begun or threading.Event()
     while True:
-        time.sleep(seconds)
+        begun.wait(min(seconds, BUSY_BEAT) if is_busy() else seconds)
+        begun.clear()
         where = place()
         control.send(json_frame(FrameKind.HEARTBEAT, 0, {"place": where}) if where else heartbeat)

@@ -52,10 +52,11 @@ class Channel:
             and with the seconds in which it may end by itself.
         exports: lends the worker other models' arenas.
         seats: how many batches the instance takes at once; batches in excess wait in the socket.
+        time: returns the time by which the time limits of batches run (`Process.time`); None = that of the loop.
     """
 
     __slots__ = (
-        "_dead", "_frames", "_granted", "_link", "_loop", "_pending", "_send_control", "exports", "instance",
+        "_dead", "_frames", "_granted", "_link", "_loop", "_pending", "_send_control", "_time", "exports", "instance",
         "number", "on_abandoned", "partials", "paused", "seats",
     )  # fmt: skip
 
@@ -70,12 +71,14 @@ class Channel:
         broken: Callable[[str, float], None],
         exports: ArenaExports,
         seats: int = 1,
+        time: Callable[[], float] | None = None,
     ) -> None:
         self._loop = loop
         self.number = number
         self.instance = instance
         self.exports = exports
         self.seats = seats
+        self._time = time
         self._link = link
         self._send_control = send_control
         self._frames = FrameSocket(loop, sock, "channel", f"model '{link.name}'", self._on_frame, broken)
@@ -236,8 +239,9 @@ class Channel:
         """Start the time limit of the oldest batch, once the worker has it. A batch behind it does not run yet."""
         batch_id, oldest = next(iter(self._pending.items()), (0, None))
         if oldest is not None and oldest.timer is None and not oldest.preparing:
-            paused = batch_id in self.paused
-            oldest.timer = PausableDeadline(self._loop, self._link.timeout, self._on_overrun, paused=paused)
+            oldest.timer = PausableDeadline(
+                self._loop, self._link.timeout, self._on_overrun, paused=batch_id in self.paused, time=self._time
+            )
 
     def _on_overrun(self) -> None:
         self.restart(f"a batch ran longer than the model's execution_timeout_ms ({self._link.timeout * 1000:g})")

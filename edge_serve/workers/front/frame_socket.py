@@ -39,12 +39,9 @@ class FrameSocket:
         broken: called with a reason when the worker breaks the protocol or a frame for it is lost, so that it must be
             killed, and with the seconds in which it may end by itself.
         about: fields of log lines.
-
-    Attributes:
-        seen: time of the loop at which data arrived last.
     """
 
-    __slots__ = ("_about", "_buffer", "_loop", "_name", "_on_frame", "_owner", "_queue", "_socket", "broken", "seen")
+    __slots__ = ("_about", "_buffer", "_loop", "_name", "_on_frame", "_owner", "_queue", "_socket", "broken")
 
     def __init__(
         self,
@@ -63,7 +60,6 @@ class FrameSocket:
         self._on_frame = on_frame
         self.broken = broken
         self._about = about
-        self.seen = loop.time()
         self._queue: deque[tuple[memoryview, list[int]]] = deque()
         self._buffer = bytearray()
         sock.setblocking(False)
@@ -139,7 +135,6 @@ class FrameSocket:
                 self._loop.remove_reader(self._socket.fileno())
             self.broken(f"it closed its {self._name}", GRACE)
             return False
-        self.seen = self._loop.time()
         if not self._buffer and len(data) >= HEADER_SIZE:
             length, version, kind, count, frame_id = HEADER.unpack_from(data)
             if length + HEADER_SIZE == len(data) and version == VERSION:

@@ -75,8 +75,6 @@ class HangWatch:
 
     def __init__(self) -> None:
         self._stalls: Stalls[tuple[int, int]] = Stalls()
-        self._counted_ns = self._looked_ns = 0
-        self._sign: object = None
 
     def find(
         self,
@@ -85,20 +83,15 @@ class HangWatch:
         limit: float,
         load_limit: float,
         callers: Collection[int],
-        sign: object = None,
     ) -> Hang | None:
         """Return the hang that is longest overdue; None = no placement hangs.
 
         Args:
+            now_ns: time of the process (`Process.time`).
             limit: for placements without one of their own; 0 = they may take for ever.
             load_limit: for warm-up and the golden test, which are parts of loading.
             callers: numbers of placements that wait for other models: those are watched themselves.
-            sign: the newest sign of life of a worker that loads a model; None = it loads none. Time without a new one
-                does not count: a load may keep the interpreter from every other thread.
         """
-        if sign is None or sign != self._sign:
-            self._counted_ns += now_ns - self._looked_ns
-        self._looked_ns, self._sign = now_ns, sign
         markers: dict[tuple[int, int], object] = {}
         limits: dict[tuple[int, int], tuple[ModelPlacement, float, bool]] = {}
         for placement in placements:
@@ -109,7 +102,7 @@ class HangWatch:
                 if batch and allowed and not channel.paused and placement.number not in callers:
                     key = placement.number, channel.instance
                     markers[key], limits[key] = (batch, channel.partials), (placement, allowed, batch < 0)
-        ages = self._stalls.compare(self._counted_ns, markers)
+        ages = self._stalls.compare(now_ns, markers)
         hangs = []
         for key, age in ages.items():
             placement, allowed, warms_up = limits[key]

@@ -26,7 +26,16 @@ from edge_serve.workers.launch.interpreter import Interpreter, has_changed_code,
 from edge_serve.workers.launch.spawn import WORKER, Spawned, spawn
 from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.pages import PAGE
-from edge_serve.workers.wire.frames import DEVICE_LOST, HEADER_SIZE, Frame, FrameError, FrameKind, error_of, json_frame
+from edge_serve.workers.wire.frames import (
+    BUSY_BEAT,
+    DEVICE_LOST,
+    HEADER_SIZE,
+    Frame,
+    FrameError,
+    FrameKind,
+    error_of,
+    json_frame,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +43,8 @@ log = logging.getLogger(__name__)
 _CPUCLOCK_SCHED = 2
 #: seconds between two reports of a slow load
 _SLOW_LOAD_AGAIN = 60.0
+#: seconds without a frame after which a process that loads a model counts as stopped by the load
+_STOPPED = 3 * BUSY_BEAT
 #: question -> its answer, which carries its number; FAILED answers any. Other frames have numbers of the worker's own
 _ANSWERS = {
     FrameKind.DESCRIBE.value: FrameKind.DESCRIBED,
@@ -127,6 +138,10 @@ class Process:
         self._questions: dict[int, tuple[int, asyncio.Future[dict[str, Any]]]] = {}
         self._hello: asyncio.Future[None] = loop.create_future()
         self._loading = 0
+        #: when the newest frame arrived, or a load began or ended
+        self._sign = loop.time()
+        #: seconds in which loads stopped all other threads
+        self._stopped = 0.0
         #: the models that it was asked to load
         self._models: set[str] = set()
         #: the one among them for which it was killed; "" = it was not, or for none
@@ -182,10 +197,15 @@ class Process:
         Raises:
             EdgeServeError: the worker answered FAILED.
             ProcessLost: it died.
-            asyncio.TimeoutError: no answer in time; the worker may still be at it.
+            asyncio.TimeoutError: no answer within `timeout` seconds of its own time; the worker may still be at it.
         """
         with self._send_question(kind, value) as answer:
-            return await asyncio.wait_for(answer, timeout)
+            end = self.time() + timeout
+            while not answer.done():
+                if (left := end - self.time()) <= 0:
+                    raise asyncio.TimeoutError
+                await asyncio.wait([answer], timeout=max(left, BUSY_BEAT))
+            return answer.result()
 
     @contextlib.contextmanager
     def _send_question(
@@ -251,12 +271,13 @@ class Process:
     async def _await_load(self, answer: asyncio.Future[dict[str, Any]], name: str) -> None:
         """Wait for the answer to a load, at most for its limit. Meanwhile the process may be silent."""
         slow = start_task(self._report_slow_load(name), f"slow load of {name}")
+        self._note_sign()
         self._loading += 1
         try:
             await asyncio.wait([answer], timeout=self._limits.load)
         finally:
+            self._note_sign()
             self._loading -= 1
-            self._frames.seen = self._loop.time()
             slow.cancel()
 
     def _overdue_load(self, name: str) -> str:
@@ -280,6 +301,7 @@ class Process:
         self._frames.send(data, fds)
 
     def _on_control(self, kind: int, count: int, frame_id: int, whole: bytes) -> None:
+        self._note_sign()
         received = Frame(kind, count, frame_id, whole[HEADER_SIZE:])
         if received.kind == FrameKind.HEARTBEAT:
             self.place = shortened(str(received.json().get("place", ""))) if received.payload else ""
@@ -315,14 +337,22 @@ class Process:
     def overdue(self) -> float:
         """Return the seconds by which the process has been silent for too long; below 0 = it may still be silent."""
         idle = self._loading or not self._hello.done() or self.exited.done()
-        return -self._limits.silence if idle else self._loop.time() - self._frames.seen - self._limits.silence
+        return -self._limits.silence if idle else self._loop.time() - self._sign - self._limits.silence
 
-    def sign_of_life(self) -> float | None:
-        """Return when the process sent its newest frame, while it loads a model; None = it loads none.
+    def time(self) -> float:
+        """Return the time of this process in seconds, by which its models' time limits run. Does not count the time in
+        which a load stops all other threads.
 
-        ONNX Runtime up to 1.23 holds the GIL while it opens a session (microsoft/onnxruntime #27063).
+        ONNX Runtime up to 1.23 holds the GIL while it opens a session (microsoft/onnxruntime #27063). So while a model
+        loads, the time is that of the newest frame: a limit has passed once a frame has arrived after it.
         """
-        return self._frames.seen if self._loading else None
+        return (self._sign if self._loading else self._loop.time()) - self._stopped
+
+    def _note_sign(self) -> None:
+        now = self._loop.time()
+        if self._loading and now - self._sign > _STOPPED:
+            self._stopped += now - self._sign
+        self._sign = now
 
     def _broken(self, reason: str, grace: float) -> None:
         self.kill(f"was killed: {reason}", grace)

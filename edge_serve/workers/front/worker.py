@@ -129,15 +129,15 @@ class Worker:
         models = sorted({(one.spec.name, str(one.spec.version)) for one in self._placements})
         return WorkerFacts(self.label, self.process.pid, self.restarts, tuple(models), self.process.exited.done())
 
-    def watch(self, now_ns: int, hang: float) -> float:
+    def watch(self, hang: float) -> float:
         """Kill the process when one of its models hangs. Return the seconds since its end was due, for any reason.
 
         Args:
             hang: limit of models without one of their own; 0 = none.
         """
         process = self.process
-        callers, sign = self._broker.callers(), process.sign_of_life()
-        found = self._hangs.find(now_ns, self._placements, hang, self._limits.load, callers, sign)
+        now_ns, callers = int(process.time() * 1e9), self._broker.callers()
+        found = self._hangs.find(now_ns, self._placements, hang, self._limits.load, callers)
         if found is not None:
             process.kill(f"was killed: {found.text(self._limits.load_setting)}", guilty=found.model)
         return max(process.overdue(), found.overdue if found is not None else 0.0)
@@ -260,8 +260,9 @@ class Worker:
 
         for one, number, (ours, _), taken in zip(instances, numbers, pairs, seats, strict=True):
             one.channel = Channel(
-                self._loop, ours, number, one.number, placement.link, process.send, broken, process.exports, taken
-            )
+                self._loop, ours, number, one.number, placement.link, process.send, broken, process.exports, taken,
+                process.time,
+            )  # fmt: skip
             if len(numbers) == 1 and self._in_main:
                 one.channel.on_abandoned = self._broker.abandoned
         placement.is_open = True

@@ -105,11 +105,11 @@ class Workers:
         """Return the CPU time of all worker processes; it grows while models load."""
         return sum(worker.process.cpu_seconds() for worker in self._all)
 
-    def watch(self, now_ns: int) -> dict[str, float]:
+    def watch(self) -> dict[str, float]:
         """Kill workers that hang. Return the seconds since each should have been killed, at most 0 for those that are
         well. To be called about once a second."""
         hang = self._limits.hang or self.default_hang
-        return {f"{worker.label} (pid {worker.process.pid})": worker.watch(now_ns, hang) for worker in self._all}
+        return {f"{worker.label} (pid {worker.process.pid})": worker.watch(hang) for worker in self._all}
 
     def facts(self) -> list[WorkerFacts]:
         """Return the facts about each worker for the status document."""

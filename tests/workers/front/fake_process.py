@@ -90,6 +90,10 @@ class FakeProcess:
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Discard a control frame."""
 
+    def time(self) -> float:
+        """Return the time of the loop."""
+        return asyncio.get_running_loop().time()
+
     def loss(self, name: str, text: str) -> Internal:
         """Return the error of a model that was in the process."""
         return Internal(text)

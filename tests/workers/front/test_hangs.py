@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
@@ -41,8 +40,8 @@ class Scene:
     watch: HangWatch = field(default_factory=HangWatch)
     now: int = 0
 
-    def look(self, seconds: int, sign: Callable[[int], object] = lambda now: None) -> Hang | None:
-        """The last of `seconds` looks; `sign` returns the newest sign of life of a worker that loads a model."""
+    def look(self, seconds: int) -> Hang | None:
+        """The last of `seconds` looks."""
         placement = cast(
             ModelPlacement,
             SimpleNamespace(
@@ -54,7 +53,7 @@ class Scene:
         )
         found = None
         for _ in range(seconds):
-            found = self.watch.find(self.now * 10**9, [placement], self.limit, LOAD, self.calls, sign(self.now))
+            found = self.watch.find(self.now * 10**9, [placement], self.limit, LOAD, self.calls)
             self.now += 1
         return found
 
@@ -91,23 +90,6 @@ def test_an_idle_instance_a_held_stream_and_a_call_of_another_model_are_waited_f
     scene.calls.clear()  # the other model has answered: the time begins now
     assert scene.look(10) is None
     assert scene.look(2) is not None
-
-
-def test_time_in_which_a_load_stops_the_worker_does_not_count() -> None:
-    """Libraries hold the GIL while they load a model: until then no other model can answer."""
-    scene = Scene()
-    assert scene.look(5) is None
-
-    assert scene.look(600, lambda now: "before the load") is None
-    assert scene.look(5) is None, "it has the rest of its time"
-    assert scene.look(2) is not None
-
-
-def test_a_model_that_hangs_while_another_loads_without_the_gil_is_found() -> None:
-    scene = Scene()
-
-    assert scene.look(45, lambda now: now // 5) is None, "a heartbeat every 5 s"
-    assert scene.look(20, lambda now: now // 5) is not None
 
 
 def test_warm_up_is_a_part_of_loading() -> None:
