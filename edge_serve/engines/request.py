@@ -122,10 +122,13 @@ def engine_key(request: EngineRequest, digests: Sequence[str], tensorrt: str, ca
     Args:
         digests: of the ONNX file, of its external data, and of libraries with plugins, in order.
     """
+    options = asdict(request.options)
+    if request.options.tf32:  # keys of engines that were built before this option existed stay valid
+        del options["tf32"]
     about: dict[str, Any] = {
         "format": _FORMAT,
         "files": list(digests),
-        "options": asdict(request.options),
+        "options": options,
         "hints": asdict(request.hints),
         "tensorrt": tensorrt,
         "capability": capability,

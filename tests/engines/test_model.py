@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,7 +106,15 @@ def test_key_depends_on_everything_that_the_engine_depends_on(tmp_path: Path) ->
         engine_key(base, ["a", "b"], "10.3.0", "8.7"), engine_key(base, ["a"], "10.4.0", "8.7"),
         engine_key(base, ["a"], "10.3.0", "8.6"), engine_key(other, ["a"], "10.3.0", "8.7"),
         engine_key(replace(base, options=EngineOptions(level=1)), ["a"], "10.3.0", "8.7"),
+        engine_key(replace(base, options=EngineOptions(tf32=False)), ["a"], "10.3.0", "8.7"),
     }  # fmt: skip
-    assert len(keys) == 7
+    assert len(keys) == 8
     moved = model.file_request(tmp_path / "elsewhere.onnx", CacheSettings(Path("/other"), 1), GPUS, EngineOptions(), 0)
     assert engine_key(moved, ["a"], "10.3.0", "8.7") in keys
+
+
+def test_key_of_an_engine_that_was_cached_before_the_newest_options_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_serve.engines.request.os.uname", lambda: SimpleNamespace(machine="x86_64"))
+    request = EngineRequest("/m.onnx", "/", "/c", 0, device_name="Orin", cuda="12.6")
+    old = "557dd0b9f6c733834220ffb0d6ccea5431aa0a62505b486a4a3d0960059171b3"
+    assert engine_key(request, ["d"], "10.3.0", "8.7") == old
