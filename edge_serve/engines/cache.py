@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -130,17 +131,37 @@ class EngineCache:
         """Return the plans that are ours, whole or not."""
         return [plan for plan in self.directory.glob(f"*{_PLAN}") if _KEY.fullmatch(plan.stem)]
 
+    def make_room(self, least: int) -> int:
+        """Remove engines until the disk has `least` free bytes. If all of them are too small for that, remove none.
+        The caller holds the lock.
+
+        Returns:
+            The free bytes of the disk.
+        """
+        engines = self._oldest_first()
+        enough = shutil.disk_usage(self.directory).free + sum(size for size, _ in engines) >= least
+        for _, plan in engines if enough else ():
+            if shutil.disk_usage(self.directory).free >= least:
+                break
+            _remove_unless_held(plan)
+        return shutil.disk_usage(self.directory).free
+
     def _evict(self, newest: Path) -> None:
-        found = []
-        for plan in self._plans():
-            with contextlib.suppress(OSError):
-                found.append((meta_path(plan).stat().st_mtime_ns, plan.stat().st_size, plan))
-        total = sum(size for _, size, _ in found)
-        for _, size, plan in sorted(found):
+        engines = self._oldest_first()
+        total = sum(size for size, _ in engines)
+        for size, plan in engines:
             if total <= self._most_bytes:
                 return
             if plan != newest and _remove_unless_held(plan):
                 total -= size
+
+    def _oldest_first(self) -> list[tuple[int, Path]]:
+        """Return the size and the plan of each engine, the one that was not used for longest first."""
+        found = []
+        for plan in self._plans():
+            with contextlib.suppress(OSError):
+                found.append((meta_path(plan).stat().st_mtime_ns, plan.stat().st_size, plan))
+        return [(size, plan) for _, size, plan in sorted(found)]
 
 
 def export(plan: Path, meta: PlanMeta, target: Path) -> None:

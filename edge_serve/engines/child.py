@@ -13,7 +13,6 @@ import ctypes
 import errno
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -115,14 +114,14 @@ def _build(
 
 
 def _check_space(cache: EngineCache, onnx: Path) -> None:
-    """Check that the disk may hold the plan, before minutes are spent on it.
+    """Check that the disk may hold the plan, before minutes are spent on it. Make room for it in the cache if not.
 
     Raises:
         Internal: it cannot.
     """
     weights = sum((onnx.parent / os.fsdecode(name)).stat().st_size for name in locations(onnx)) + onnx.stat().st_size
-    least, free = weights // _SMALLEST_PLAN, shutil.disk_usage(cache.directory).free
-    if free < least:
+    least = weights // _SMALLEST_PLAN
+    if (free := cache.make_room(least)) < least:
         raise Internal(
             f"the engine cache '{cache.directory}' has {free / 1e6:.0f} MB of free disk, and the plan of this ONNX "
             f"file takes {least / 1e6:.0f} MB or more: free some space, or name another cache (--cache DIR, of a "

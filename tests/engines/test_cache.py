@@ -7,6 +7,7 @@ import hashlib
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,6 +58,25 @@ def test_engines_that_were_not_used_for_longest_are_removed_but_no_served_one(tm
 
 def test_engine_larger_than_the_cache_is_kept_until_the_next_build(tmp_path: Path) -> None:
     assert stored(EngineCache(tmp_path, 10), "a", 1).exists()
+
+
+def test_engines_make_room_for_a_build_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = EngineCache(tmp_path, 1000)
+    plans = [stored(cache, name, used) for used, name in enumerate("abc")]
+
+    def usage(path: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=310 - 100 * sum(plan.exists() for plan in plans))
+
+    def left() -> list[bool]:
+        return [plan.exists() for plan in plans]
+
+    monkeypatch.setattr("edge_serve.engines.cache.shutil.disk_usage", usage)
+    with cache.locked(never):
+        assert (cache.make_room(10), left()) == (10, [True, True, True])
+        assert (cache.make_room(400), left()) == (10, [True, True, True]), "they are too small"
+        held = lock_shared(plans[0])
+        assert (cache.make_room(50), left()) == (110, [True, False, True]), "a server serves the first"
+        os.close(held)
 
 
 @pytest.mark.parametrize("left", ["stage", "no description", "cut", "damaged description"])
