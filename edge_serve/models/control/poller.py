@@ -227,7 +227,7 @@ class Poller:
                 models, unreadable = await self._scanned()
                 changes = self._watch.compare(models, time.monotonic(), SETTLE_ON_REQUEST, unreadable)
                 self._stop_outdated(changes)
-            earlier = dict(self._loads)
+            earlier = {task: loaded for task, loaded in self._loads.items() if any(loaded.values())}
             tried = self._with_rebound([*changes.load, *changes.unread])
             await self._start_load(tried, changes.load, asked=changes.changed, unread=changes.unread)
             if earlier:

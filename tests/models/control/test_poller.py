@@ -480,6 +480,20 @@ async def test_a_reload_waits_for_changes_that_are_being_loaded(tmp_path: Path, 
 
 
 @played
+async def test_a_reload_does_not_wait_for_loads_of_models_that_have_not_changed(tmp_path: Path) -> None:
+    registry = FakeRegistry()
+    model(tmp_path, "a", 1)
+    subject = poller(registry, tmp_path)
+    await subject.scan_first()
+    registry.loaded.clear()
+    first = asyncio.create_task(subject.reload(["a"]))  # it does not serve, and hangs
+    assert await registry.next() == ("load", "a")
+    assert await asyncio.wait_for(subject.reload([]), 5) == []
+    registry.loaded.set()
+    assert await first == [ModelReload("a", ("1",), changed=False)]
+
+
+@played
 async def test_an_ensemble_that_cannot_follow_its_steps_is_tried_once_in_each_scan(tmp_path: Path) -> None:
     """Not while it loads, and not again because its load has ended."""
     registry = FakeRegistry()
