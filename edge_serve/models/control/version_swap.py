@@ -223,7 +223,9 @@ class VersionSwapper:
             if old.directory == plan.directory and known.version in wanted:
                 continue
             back = await self._try(old, known.version, own_worker=True)
-            if isinstance(back, Served):
+            if _is_shared_loss(back):
+                back = await self._try(replace(old, own_worker=True), known.version, own_worker=True)
+            if not isinstance(back, EdgeServeError):
                 queue.submit_all(back)
                 back.continue_counters(stand_in)
                 self._start_drain(stand_in, replaced=True)

@@ -61,6 +61,28 @@ def test_a_version_that_fails_is_tried_again_as_often_as_asked(tmp_path: Path, r
     play(tmp_path, scenario, retries=retries)
 
 
+def test_a_version_that_was_unloaded_first_serves_again_although_its_shared_worker_is_lost(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        (house.root / "m/1").rename(house.root / "m/2")
+        original = house.loader.open
+
+        async def open(plan: LoadPlan, version: int, *, own_worker: bool) -> FakeServed:
+            if version == 2:
+                raise Internal("bad weights")
+            if not plan.own_worker:
+                raise SharedProcessLost("worker shared was ended by SIGSEGV")
+            return await original(plan, version, own_worker=own_worker)
+
+        house.loader.open = open  # type: ignore[method-assign]
+        (error,) = await house.registry.load_all(["m"], unload_first=True)
+        assert "bad weights" in error
+        assert ("m", "1", "READY", "") in house.index()
+
+    play(tmp_path, scenario)
+
+
 def test_models_that_are_lost_with_a_shared_worker_are_loaded_again_and_the_guilty_one_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
