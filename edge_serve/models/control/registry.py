@@ -373,6 +373,10 @@ class Registry:
                         going[one] = self._mark_unwanted(one, asked=False)
         while wave := self._outermost(going):
             draining = self._swapper.callers(wave)
+            if draining:
+                callers = ", ".join(sorted({self._swapper.leaving[task].name for task in draining}))
+                text = "model %s is unloaded once earlier requests of %s are answered, which may call it"
+                log.info(text, ", ".join(wave), callers, extra=model_fields(name))
             for one in wave if not draining else ():
                 async with self._models[one].locked(nested=nested):
                     if one in self._outermost(going):  # else it was loaded again meanwhile

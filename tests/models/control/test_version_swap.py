@@ -242,9 +242,10 @@ def test_close_waits_for_a_replaced_version_before_it_closes_the_models_that_it_
 @pytest.mark.parametrize("replaced", [True, False])
 @pytest.mark.parametrize("at_stop", [True, False])
 def test_a_member_serves_until_the_last_request_of_an_ensemble_that_drains(
-    tmp_path: Path, replaced: bool, at_stop: bool
+    tmp_path: Path, replaced: bool, at_stop: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was replaced, because its other member was, or it was unloaded before."""
+    caplog.set_level(logging.INFO)
 
     async def scenario(house: House) -> None:
         for name in "mn":
@@ -269,6 +270,8 @@ def test_a_member_serves_until_the_last_request_of_an_ensemble_that_drains(
         await asyncio.sleep(0.27)  # more than the half of the time of a stop in which all models wait
         assert not member.closed
         assert begun.is_set() or at_stop, "a model that unloads it may be the one that is waited for"
+        text = "model n is unloaded once earlier requests of e are answered, which may call it"
+        assert (text in caplog.text) is not at_stop
         old.runner.answer()
         await work
         assert member.closed
