@@ -35,6 +35,14 @@ TOLERANCES = {
     "fp32": (1e-3, 1e-3), "tf32": (1e-2, 1e-2), "fp16": (1e-2, 1e-2), "bf16": (5e-2, 5e-2), "int8": (1e-1, 1e-1)
 }  # fmt: skip
 
+_TF32_CAPABILITY = (8, 0)
+
+
+def default_precisions(gpus: Gpus) -> list[str]:
+    """Return the precisions to try unless the user names some. Before compute capability 8.0, tf32 is fp32."""
+    same = gpus.found and all(gpu.capability < _TF32_CAPABILITY for gpu in gpus.found)
+    return ["fp32", "fp16"] if same else ["fp32", "tf32", "fp16"]
+
 
 def configured(config: pb.ModelConfig, name: str, max_batch: int) -> pb.ModelConfig:
     """Return the configuration of the model on TensorRT, from that of the ONNX file."""

@@ -113,7 +113,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _precisions(parser: OptionParser, options: argparse.Namespace) -> list[str]:
     """Return the precisions to try, each once. Others that the options name are wrong use."""
-    names = list(dict.fromkeys(name.strip().lower() for name in options.precisions.split(",")))
+    given = (
+        candidate.default_precisions(find_devices()) if options.precisions is None else options.precisions.split(",")
+    )
+    names = list(dict.fromkeys(name.strip().lower() for name in given))
     if unknown := [name for name in names if name not in PRECISIONS]:
         parser.error(f"--precisions has '{unknown[0]}', expected {', '.join(PRECISIONS)}")
     named = [("--keep", options.keep), *(("--onnx-for", name) for name, _ in options.onnx_for)]
@@ -272,7 +275,7 @@ def _parser() -> OptionParser:
     parser.add_argument("model", metavar="MODEL", help="name of the new model")
     parser.add_argument("--onnx", metavar="FILE", type=Path, required=True, help="the ONNX file")
     parser.add_argument("--inputs", metavar="FILE", type=Path, required=True, help="real inputs, by numpy.savez")
-    parser.add_argument("--precisions", metavar="P,P", default="fp32,tf32,fp16", help=f"of {', '.join(PRECISIONS)}")
+    parser.add_argument("--precisions", metavar="P,P", help=f"of {', '.join(PRECISIONS)}")
     parser.add_argument("--onnx-for", metavar="P=FILE", type=_other_onnx, action="append", default=[],
                         help="another ONNX file for a precision")  # fmt: skip
     parser.add_argument("--keep", metavar="P", default=_FASTEST, choices=(_FASTEST, *PRECISIONS), help="write this")

@@ -16,6 +16,7 @@ import pytest
 from edge_serve.convert import candidate, command
 from edge_serve.convert.command import Row, document, run
 from edge_serve.convert.trial import Difference, Trial
+from edge_serve.devices.device import Gpu, Gpus
 from tests.backends.onnx_models import FLOAT, HALF, node, save
 from tests.devices import stand_in
 
@@ -168,6 +169,15 @@ def test_failed_builds_are_not_reported_as_wrong_answers(library: Path, files: P
     assert status == 1
     assert found["error"] == "fp32 cannot be built or run: nothing was written"
     assert "DLA core 3 was asked for, and this device has 2" in found["precisions"][1]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "tried"),
+    [((7, 2), ["fp32", "fp16"]), ((8, 7), ["fp32", "tf32", "fp16"]), (None, ["fp32", "tf32", "fp16"])],
+)
+def test_tf32_is_not_tried_where_it_is_fp32(capability: tuple[int, int] | None, tried: list[str]) -> None:
+    found = () if capability is None else (Gpu(0, "Xavier", "GPU-1", capability, 1 << 30),)
+    assert candidate.default_precisions(Gpus(found)) == tried
 
 
 def test_only_the_precision_of_all_bits_is_held_to_a_thousandth() -> None:
