@@ -7,11 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from edge_serve.backends.tensorrt.library import Library
+from edge_serve.engines import builder
 from edge_serve.engines.builder import Phases
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +156,31 @@ def test_timing_cache_that_is_damaged_is_replaced(outcomes: dict[str, Any]) -> N
     assert not outcomes[TEN]["damaged timing cache"]["cached"]
     assert outcomes[TEN]["timing cache"]["whole"]
     assert "is of another TensorRT or device, or damaged: it is replaced" in outcomes[TEN]["log"]
+
+
+@pytest.mark.parametrize(
+    ("types", "typed", "text"),
+    [
+        (("FLOAT", None, "HALF"), True, "1 of 3 layers of the ONNX file are FP16"),
+        (("HALF", "HALF"), True, ""),
+        (("FLOAT", None), False, ""),
+    ],
+)
+def test_layers_that_have_the_precision_are_counted(
+    types: Sequence[str | None], typed: bool, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorRT has None in place of an optional output that is left out."""
+
+    def layer(kind: str | None) -> SimpleNamespace:
+        output = None if kind is None else SimpleNamespace(dtype=SimpleNamespace(name=kind))
+        return SimpleNamespace(num_outputs=1, get_output=lambda _: output)
+
+    network = SimpleNamespace(num_layers=len(types), get_layer=lambda number: layer(types[number]))
+    library = cast(Library, SimpleNamespace(version="11.0.0"))
+    assert builder._is_typed(library, network, "FP16") is typed
+    logged = capsys.readouterr().err
+    assert text in logged
+    assert bool(text) is bool(logged)
 
 
 def test_nested_phases_add_up_and_no_percentage_falls() -> None:
