@@ -9,13 +9,13 @@ import pytest
 from edge_serve.devices.device import Gpus
 from edge_serve.devices.find import find_devices
 
-HERE = Path(__file__).parent
+HERE = f"{Path(__file__).parent}/"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all tests of this folder."""
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(HERE):  # `item.path.parents` took 7 % of the collection of all tests
             item.add_marker(pytest.mark.gpu)
 
 
