@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Client, Load, adds_up_body, busy
+from tests.server.quick_polls import QUICK_POLLS
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 from tests.server.test_namespaces import ensemble
 
@@ -299,7 +300,7 @@ def test_a_model_with_a_response_cache_and_one_in_poll_mode_change_too(tmp_path:
     base = ADD_SUB_CONFIG + "response_cache { enable: true }\n"
     python_model(tmp_path, "m", SAYS, of_count(1, base))
     flags = ("--cache-config=local,size=1048576", "--model-control-mode=poll", "--repository-poll-secs=1")
-    with running(f"--model-repository={tmp_path}", *flags) as server:
+    with running(f"--model-repository={tmp_path}", *flags, prefix=QUICK_POLLS) as server:
         assert server.add_sub("m")[0] == 200
         (tmp_path / "m" / "config.pbtxt").write_text(of_count(2, base))
         server.wait_for_log("model m version 1: 1 instances added, 0 removed")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.quick_polls import QUICK_POLLS
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, python_model, running
 
 pytestmark = pytest.mark.slow  # a server for each mode
@@ -37,7 +38,7 @@ def first(answer: object) -> int:
 def test_polling_loads_replaces_and_unloads(tmp_path: Path) -> None:
     python_model(tmp_path, "first")
     flags = (f"--model-repository={tmp_path}", "--model-control-mode=poll", "--repository-poll-secs=1")
-    with running(*flags) as server:
+    with running(*flags, prefix=QUICK_POLLS) as server:
         python_model(tmp_path, "second")
         python_model(tmp_path, "first", TIMES_TEN)
         server.wait_for_log(r"model second version 1 ready")
@@ -64,7 +65,7 @@ def test_a_model_that_hangs_while_it_loads_delays_no_other(tmp_path: Path) -> No
     python_model(tmp_path, "first")
     hangs = "import time\nprint('asleep', flush=True)\ntime.sleep(9999)\n"
     flags = (f"--model-repository={tmp_path}", "--model-control-mode=poll", "--repository-poll-secs=1")
-    with running(*flags) as server:
+    with running(*flags, prefix=QUICK_POLLS) as server:
         python_model(tmp_path, "hanging", hangs)
         server.wait_for_log(r"hanging:1: asleep")
         python_model(tmp_path, "first", TIMES_TEN)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.backends.onnx_models import FLOAT, node, save
 from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Client, adds_up_body, touch
+from tests.server.quick_polls import QUICK_POLLS
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
 pytestmark = pytest.mark.slow  # a server for each arrangement of repositories
@@ -104,7 +105,7 @@ def test_a_name_that_only_one_repository_has_is_found_from_both(tmp_path: Path) 
 
 def test_polling_rebinds_ensembles_when_members_change(tmp_path: Path) -> None:
     flags = (*houses(tmp_path), "--model-control-mode=poll", "--repository-poll-secs=1")
-    with running(*flags) as server:
+    with running(*flags, prefix=QUICK_POLLS) as server:
         shutil.move(tmp_path / "add" / "member", tmp_path / "away")
         until_it_sums(server, "pipeline_add", 0)
         assert (sums(server, "member"), sums(server, "pipeline_sub")) == (0, 0)

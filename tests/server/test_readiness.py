@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.quick_polls import QUICK_POLLS
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
 
 #: `tests/models/control/test_records.py` has the rules; here they meet a repository, both modes, and what a
@@ -104,7 +105,7 @@ def test_in_mode_explicit_a_model_that_failed_counts_until_it_is_unloaded(server
 def test_in_mode_poll_after_each_step_that_mends_it(tmp_path: Path) -> None:
     python_model(tmp_path, "m")
     flags = (f"--model-repository={tmp_path}", "--model-control-mode=poll", "--repository-poll-secs=1")
-    with running(*flags) as server:
+    with running(*flags, prefix=QUICK_POLLS) as server:
         put(tmp_path, 2, BAD)
         wait_for(lambda: conditions(server) == ["not ready", "ready", "failed"])
         assert not is_ready(server)
