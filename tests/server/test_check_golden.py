@@ -166,15 +166,15 @@ def test_a_member_that_fails_its_golden_test_fails_the_ensemble(tmp_path: Path) 
 def test_a_release_that_hangs_or_dies_in_its_trial(tmp_path: Path) -> None:
     release(tmp_path, "dies", "import os; os._exit(7)")
     release(tmp_path, "hangs", "while True: pass")
-    status, told = check(tmp_path / "models", "--load-timeout=5")
+    status, told = check(tmp_path / "models", "--load-timeout=3")
     assert (status, [told["by_name"][name]["failed"] for name in ("dies", "hangs")]) == (1, ["golden", "golden"])
     (dies,), (hangs,) = (told["by_name"][name]["golden"] for name in ("dies", "hangs"))
     assert "Its worker ended with exit status 7" in dies["problems"][0]
-    said = "hangs in its golden test, nothing has come from it for 5 s (--load-timeout)"
+    said = "hangs in its golden test, nothing has come from it for 3 s (--load-timeout)"
     assert said in hangs["problems"][0]
 
     ensemble(tmp_path / "models", "chain", "hangs")  # whose golden test is a part of its load, as in the server
-    status, told = check(tmp_path / "models", "--load-timeout=5", "--model=chain")
+    status, told = check(tmp_path / "models", "--load-timeout=3", "--model=chain")
     assert (status, told["by_name"]["chain"]["failed"]) == (1, "load")
     assert said in told["by_name"]["chain"]["error"]
 

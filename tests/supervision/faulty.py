@@ -1,8 +1,13 @@
 """A server with faults that it cannot be given from outside: `python faulty.py MODE COMMAND -m edge_serve serve ...`.
 
-SIGUSR1 blocks the event loop for ever, SIGUSR2 stops every scheduler from deciding. In the mode `unkillable` workers
-cannot be killed, as when a driver holds them in the kernel, in the mode `impatient` a start counts as stalled after a
-second; the other mode is `signals`. Imports edge_serve only, so that a test can copy this file to another machine.
+SIGUSR1 blocks the event loop for ever, SIGUSR2 stops every scheduler from deciding. The modes:
+
+- `signals`: no other fault;
+- `unkillable`: workers cannot be killed, as when a driver holds them in the kernel;
+- `hasty`: a scheduler, or workers that cannot be killed, are waited for a second instead of five or ten;
+- `impatient`: a start counts as stalled after a second, and its progress is reported five times a second.
+
+Several modes are joined by `+`. Imports edge_serve only, so that a test can copy this file to another machine.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from collections.abc import Mapping
 from edge_serve.cli import main
 from edge_serve.models.control.registry import Registry
 from edge_serve.scheduling.core import NOTHING, Decision
-from edge_serve.supervision import supervisor
+from edge_serve.supervision import supervisor, watchdog
 from edge_serve.supervision.supervisor import Supervisor
 
 log = logging.getLogger("edge_serve.faulty")
@@ -42,7 +47,7 @@ def _wait(now_ns: int) -> Decision:
     return NOTHING
 
 
-def inject(mode: str) -> None:
+def inject(modes: set[str]) -> None:
     """Patch this process, before its server starts."""
     original = Supervisor.use_service_manager
 
@@ -53,12 +58,14 @@ def inject(mode: str) -> None:
         loop.add_signal_handler(signal.SIGUSR2, _freeze, self._registry)
 
     Supervisor.use_service_manager = use_and_break  # type: ignore[method-assign]  # for tests only
-    if mode == "unkillable":
+    if "unkillable" in modes:
         os.killpg = lambda pgid, number: None
-    if mode == "impatient":
+    if "hasty" in modes:
+        watchdog.WAKE_SECONDS, watchdog.STUCK_SECONDS, watchdog.KILL_SECONDS = 1.0, 2.0, 1.0
+    if "impatient" in modes:
         Supervisor.stall_seconds, supervisor.EXTEND_EVERY = 1.0, 0.2
 
 
 if __name__ == "__main__":
-    inject(sys.argv[1])
+    inject(set(sys.argv[1].split("+")))
     sys.exit(main(sys.argv[5:]))

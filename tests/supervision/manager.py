@@ -73,7 +73,7 @@ def supervised(
     """A server started as systemd would start it, killed at the end if it still runs; waits for nothing.
 
     Args:
-        faults: mode of `faulty`, which starts the server then.
+        faults: modes of `faulty`, which starts the server then.
     """
     given = {"NOTIFY_SOCKET": box.address, **(environment or {})}
     if watchdog:

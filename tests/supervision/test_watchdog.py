@@ -169,7 +169,7 @@ def test_workers_that_hang_and_cannot_be_ended_starve_it(tmp_path: Path) -> None
     python_model(tmp_path / "models", "hangs", HANGS)
     flags = [f"--model-repository={tmp_path}/models", "--hang-timeout-secs=0.5"]
     with mailbox(tmp_path / "notify") as box:
-        with supervised(box, *flags, watchdog=1.0, faults="unkillable") as server:
+        with supervised(box, *flags, watchdog=1.0, faults="unkillable+hasty") as server:
             box.wait_for(ready)
             find_ports(server)
             infer_aside(server, "hangs", 666)
@@ -185,7 +185,7 @@ def test_workers_that_hang_and_cannot_be_ended_starve_it(tmp_path: Path) -> None
 def test_a_scheduler_that_sleeps_asks_for_a_restart_at_once(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flag = f"--model-repository={tmp_path}/models"
-    with mailbox(tmp_path / "notify") as box, supervised(box, flag, watchdog=60.0, faults="signals") as server:
+    with mailbox(tmp_path / "notify") as box, supervised(box, flag, watchdog=60.0, faults="hasty") as server:
         box.wait_for(ready)
         find_ports(server)
         server.process.send_signal(signal.SIGUSR2)

@@ -157,7 +157,7 @@ async def test_a_model_that_hangs_when_it_is_opened_again_may_be_unloaded_and_lo
         while "did not load within 2 s" not in hung.trouble():
             await asyncio.sleep(0.1)
         await hung.close()
-        await asyncio.sleep(5)  # the limit passes again, and the time without heartbeats
+        await asyncio.sleep(2.5)  # the limit passes again, and the time without heartbeats
         assert values((await served.ask(request())).replies[0]) == list(range(16))
         again = await served.workers.open(spec(tmp_path, config()), "echo", [InstanceSpec("hung")], listener, arena)
         assert (again.pids(), served.model.pids()) == ([pid], [pid])
