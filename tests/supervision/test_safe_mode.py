@@ -371,20 +371,6 @@ def test_leaving_safe_mode_loads_what_the_start_would_have_loaded_and_ensembles_
 IO = [("input", "INPUT0"), ("input", "INPUT1"), ("output", "OUTPUT0"), ("output", "OUTPUT1")]
 
 
-def test_deaths_with_clean_ends_between_them_leave_no_model_out(tmp_path: Path) -> None:
-    python_model(tmp_path / "models", "good")
-    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
-    for _ in range(3):
-        with running(*flags) as server:
-            server.process.kill()
-            server.process.wait(PATIENCE)
-        with running(*flags) as server:
-            assert is_ready(server)
-            assert server.stop() == 0
-    with running(*flags) as server:
-        assert is_ready(server)
-
-
 def test_without_a_suspect_all_models_are_tried_again_after_a_while_and_at_the_next_boot(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
@@ -428,15 +414,17 @@ def test_a_record_that_could_not_be_written_is_written_later_and_at_the_end(tmp_
     assert from_text((tmp_path / FILE).read_text()).phase is StartPhase.ENDED
 
 
-def test_a_clean_end_is_no_death_and_a_second_server_counts_nothing(tmp_path: Path) -> None:
+def test_a_clean_end_clears_the_deaths_before_it_and_a_second_server_counts_nothing(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
+    (tmp_path / FILE).write_text(as_text(Record(BOOT, StartPhase.ALIVE)))
     flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
     with mailbox(tmp_path / "notify") as box:
         with supervised(box, *flags) as server:
             box.wait_for(ready)
+            assert len(record_of(tmp_path).deaths) == 1
             with supervised(box, *flags) as second:
                 second.wait_for_log("crashes are not counted")
             assert server.stop() == 0
         with supervised(box, *flags):
             box.wait_for(ready)
-        assert json.loads((tmp_path / "crashes.json").read_text())["deaths"] == []
+        assert record_of(tmp_path).deaths == ()
