@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.named_memory import named_memory
+from tests.named_memory import assert_gone, named_memory
 from tests.server.load import Load, busy
 from tests.server.running import PATIENCE, Running, python_model, running
 
@@ -72,7 +72,7 @@ def cycles(root: Path, name: str, count: int) -> list[Sample]:
             samples.append(sample(server, samples[-1].files if samples else 0))
         assert server.workers() == []
         assert arenas(server) == 0
-        assert named_memory() <= shared
+        assert_gone(named_memory() - shared)
     return samples
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.named_memory import named_memory
+from tests.named_memory import assert_gone, named_memory
 
 PROGRAM = """
 import asyncio, json, sys
@@ -48,5 +48,5 @@ def test_workers_end_with_their_front_end(tmp_path: Path, deed: str) -> None:
     while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
         time.sleep(0.005)
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
-    assert named_memory() <= shared_memory
+    assert_gone(named_memory() - shared_memory)
     assert {path.name for path in tmp_path.iterdir()} == {"1", "backend.py"}
