@@ -130,11 +130,8 @@ def test_names_of_tensors_do_not_reach_the_terminal_as_they_are(tmp_path: Path) 
 
 
 def test_text_that_the_output_cannot_encode_is_escaped(tmp_path: Path) -> None:
-    python_model(tmp_path, "café")
     variables = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    for arguments in (["check", str(tmp_path)], ["init", "thé", "--python", "--model-repository", str(tmp_path)]):
-        done = subprocess.run(
-            [sys.executable, "-m", "edge_serve", *arguments], env=variables, capture_output=True, timeout=PATIENCE
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
-        assert rb"\xe9" in done.stdout
+    command = [sys.executable, "-m", "edge_serve", "init", "thé", "--python", "--model-repository", str(tmp_path)]
+    done = subprocess.run(command, env=variables, capture_output=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\xe9" in done.stdout

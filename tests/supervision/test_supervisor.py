@@ -114,24 +114,23 @@ def test_a_required_model_that_fails_is_reported_and_the_service_has_started(tmp
     python_model(tmp_path / "models", "good")
     bad = python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
     flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
-    with mailbox(tmp_path / "notify") as box:
-        with supervised(box, *flags, "--required-model=bad") as server:
-            status = box.wait_for(ready)["STATUS"]
-            assert re.fullmatch(r"1 model failed: required bad \(.*no licence\); 1 serves", status)
-            find_ports(server)
-            assert server.get("/v2/health/live")[0] == 200
-            assert server.get("/v2/health/ready")[0] == 400
-            assert server.add_sub("good")[0] == 200
-            server.wait_for_log(r"the server is live and not ready: 1 model failed: required bad \(.*no licence\)")
-            reason = json.loads(server.get("/edge-serve/status")[1])["server"]["reason"]
-            assert reason == status
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags, "--required-model=bad") as server:
+        status = box.wait_for(ready)["STATUS"]
+        assert re.fullmatch(r"1 model failed: required bad \(.*no licence\); 1 serves", status)
+        find_ports(server)
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 400
+        assert server.get("/v2/models/good/ready")[0] == 200
+        assert server.add_sub("good")[0] == 200
+        assert b"no licence" in server.post("/v2/repository/index")[1]
+        server.wait_for_log(r"the server is live and not ready: 1 model failed: required bad \(.*no licence\)")
+        reason = json.loads(server.get("/edge-serve/status")[1])["server"]["reason"]
+        assert reason == status
 
-            (bad / "1/model.py").write_text(ADD_SUB)
-            server.process.send_signal(signal.SIGHUP)
-            assert box.wait_for(lambda message: message.get("STATUS") == "2 models ready")
-            assert server.get("/v2/health/ready")[0] == 200
-        with supervised(box, *flags):
-            assert box.wait_for(ready)["STATUS"] == "2 models ready"
+        (bad / "1/model.py").write_text(ADD_SUB)
+        server.process.send_signal(signal.SIGHUP)
+        assert box.wait_for(lambda message: message.get("STATUS") == "2 models ready")
+        assert server.get("/v2/health/ready")[0] == 200
 
 
 @pytest.mark.slow
@@ -238,6 +237,9 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
         assert not ready(told)
         assert "no licence" in told["STATUS"]
         assert server.process.wait(PATIENCE) == 1
+        assert "no licence" in server.log()
+        assert "--exit-on-error=false" in server.log()
+        assert "Traceback" not in server.log()
 
     python_model(tmp_path / "models", "bad")
     with socket.create_server(("127.0.0.1", 0)) as taken, mailbox(tmp_path / "again") as box:

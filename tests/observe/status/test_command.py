@@ -34,19 +34,17 @@ def test_the_exit_status_says_whether_it_is_ready(ready: bool, status: int, caps
     assert json.loads(text[text.index("{") :]) == made
 
 
-@pytest.mark.parametrize("name", ["status", "top"])
-def test_a_closed_standard_output_leaves_the_exit_status(name: str) -> None:
+def test_a_closed_standard_output_leaves_the_exit_status() -> None:
     with serving(json.dumps(document()).encode()) as (_, target):
-        line = f"exec {sys.executable} -m edge_serve {name} --url {target.url} >&-"
+        line = f"exec {sys.executable} -m edge_serve status --url {target.url} >&-"
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=30)
 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["status", "top"])
-def test_a_report_that_cannot_be_written_has_an_exit_status_of_its_own(name: str) -> None:
+def test_a_report_that_cannot_be_written_has_an_exit_status_of_its_own() -> None:
     with serving(json.dumps(document()).encode()) as (_, target), open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "edge_serve", name, "--url", target.url]
+        command = [sys.executable, "-m", "edge_serve", "top", "--url", target.url]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
 
     said = "edge-serve: cannot write the output: No space left on device\n"
