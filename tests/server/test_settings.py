@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.server.running import Running, python_model, running
+from tests.server.running import ADD_SUB_CONFIG, Running, python_model, running
 
 IDENTITY = """
 import triton_python_backend_utils as pb_utils
@@ -34,15 +33,16 @@ SPELLINGS = ("--log-verbose=true", "--metrics-config", "summary_quantiles=0.1:0.
 OPENTELEMETRY = ("--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=localhost:4318/v1/traces",
                  "--trace-config=level=TIMESTAMPS")  # fmt: skip
 ABSENT = ("--backend-config=tensorflow,version=2", "--backend-directory=/no/such/place")
-LIMITS = (f"--http-max-input-size={MIB}", f"--request-memory-bytes={8 * MIB}")
+LIMITS = (f"--http-max-input-size={MIB}", f"--request-memory-bytes={8 * MIB}", "--worker-memory-max-bytes=1000000000")
+MEMORY_MAX = 'parameters { key: "EDGE_SERVE_MEMORY_MAX" value { string_value: "512M" } }\n'
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with the settings of all tests but one."""
+    """A server with the settings of all tests."""
     root = tmp_path_factory.mktemp("models")
-    python_model(root, "add_sub")
-    python_model(root, "m", IDENTITY, IO)
+    python_model(root, "add_sub", config=ADD_SUB_CONFIG + MEMORY_MAX)
+    python_model(root, "m", IDENTITY, IO + MEMORY_MAX)
     with running(f"--model-repository={root}", *OPENTELEMETRY, *SPELLINGS, *ABSENT, *LIMITS) as started:
         yield started
 
@@ -66,13 +66,10 @@ def test_tritons_spellings_start_a_server(server: Running) -> None:
     assert server.add_sub("add_sub")[0] == 200
 
 
-def test_a_memory_limit_without_effect_is_logged(tmp_path: Path) -> None:
-    limit = 'parameters { key: "EDGE_SERVE_MEMORY_MAX" value { string_value: "512M" } }'
-    python_model(tmp_path, "m", IDENTITY, IO + limit)
-    with running(f"--model-repository={tmp_path}") as server:
-        server.wait_for_log(r"^W.*EDGE_SERVE_MEMORY_MAX has no effect: workers have memory limits only under systemd")
-    with running(f"--model-repository={tmp_path}", "--worker-memory-max-bytes=1000000000") as server:
-        assert server.log().count("has no effect") == 1
+def test_a_memory_limit_without_effect_is_logged_once(server: Running) -> None:
+    text = "EDGE_SERVE_MEMORY_MAX has no effect: workers have memory limits only under systemd"
+    server.wait_for_log(f"^W.*{text}")
+    assert server.log().count("workers have memory limits only") == 1
 
 
 def test_the_input_limit_is_of_json_and_the_memory_limit_of_all_bodies(server: Running) -> None:
