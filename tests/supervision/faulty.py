@@ -4,8 +4,9 @@ SIGUSR1 blocks the event loop for ever, SIGUSR2 stops every scheduler from decid
 
 - `signals`: no other fault;
 - `unkillable`: workers cannot be killed, as when a driver holds them in the kernel;
-- `hasty`: a scheduler, or workers that cannot be killed, are waited for a second instead of five or ten;
-- `impatient`: a start counts as stalled after a second, and its progress is reported five times a second.
+- `hasty`: a scheduler, or workers that cannot be killed, are waited for a second instead of five or ten, and the
+  progress of a start is reported five times a second;
+- `impatient`: a start counts as stalled after a second.
 
 Several modes are joined by `+`. Imports edge_serve only, so that a test can copy this file to another machine.
 """
@@ -62,8 +63,9 @@ def inject(modes: set[str]) -> None:
         os.killpg = lambda pgid, number: None
     if "hasty" in modes:
         watchdog.WAKE_SECONDS, watchdog.STUCK_SECONDS, watchdog.KILL_SECONDS = 1.0, 2.0, 1.0
+        supervisor.EXTEND_EVERY = 0.2
     if "impatient" in modes:
-        Supervisor.stall_seconds, supervisor.EXTEND_EVERY = 1.0, 0.2
+        Supervisor.stall_seconds = 1.0
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ def waiting(gate: Path) -> str:
 def test_ready_comes_with_the_last_required_model(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "quick")
     python_model(tmp_path / "models", "slow", gated(tmp_path / "gate"))
-    with mailbox(tmp_path / "notify") as box, supervised(box, f"--model-repository={tmp_path}/models") as server:
+    flag = f"--model-repository={tmp_path}/models"
+    with mailbox(tmp_path / "notify") as box, supervised(box, flag, faults="hasty") as server:
         box.wait_for(lambda message: message.get("STATUS") == "1 of 2 models ready, loading slow")
         find_ports(server)
         assert server.get("/v2/health/live")[0] == 200
@@ -77,7 +78,7 @@ def test_after_a_crash_a_model_that_waits_in_its_load_does_not_keep_the_only_tur
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     (tmp_path / FILE).write_text(as_text(Record(boot, StartPhase.ALIVE, Suspects((waits[0],)))))
     flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false", f"--state-directory={tmp_path}"]
-    with mailbox(tmp_path / "notify") as box, supervised(box, *flags, faults="impatient") as server:
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags, faults="impatient+hasty") as server:
         box.wait_for(ready)
         find_ports(server)
         wait_until(lambda: server.add_sub("quick")[0] == 200)
@@ -89,7 +90,7 @@ def test_a_model_that_waits_in_its_load_keeps_the_others_from_nothing(tmp_path: 
     python_model(tmp_path / "models", "quick")
     python_model(tmp_path / "models", "waits", waiting(tmp_path / "gate"))
     flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
-    with mailbox(tmp_path / "notify") as box, supervised(box, *flags, faults="impatient") as server:
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags, faults="impatient+hasty") as server:
         assert box.wait_for(ready)["STATUS"] == "1 of 2 models ready, loading waits"
         find_ports(server)
         assert server.get("/v2/health/ready")[0] == 400
@@ -164,7 +165,9 @@ def test_a_required_model_that_no_client_has_loaded_yet_keeps_nothing_from_start
         assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
 
 
-@pytest.mark.parametrize("mode", [pytest.param("poll", marks=pytest.mark.slow), "none", "explicit"])
+@pytest.mark.parametrize(
+    "mode", ["none", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("poll", "explicit"))]
+)
 def test_an_unreadable_repository_is_reported_and_served_when_it_can_be_read(tmp_path: Path, mode: str) -> None:
     python_model(tmp_path / "aside", "good")
     repository = tmp_path / "models"
@@ -192,7 +195,7 @@ def test_an_unreadable_repository_is_reported_and_served_when_it_can_be_read(tmp
         assert server.add_sub("good")[0] == 200
 
 
-@pytest.mark.parametrize("way_out", ["mended", "removed"])
+@pytest.mark.parametrize("way_out", [pytest.param("mended", marks=pytest.mark.slow), "removed"])
 def test_a_model_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, way_out: str) -> None:
     python_model(tmp_path / "models", "good")
     endless = tmp_path / "models/locked"
