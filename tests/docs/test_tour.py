@@ -224,6 +224,7 @@ def _names(block: Block) -> list[str]:
     return _TEST_NAME.findall(block.text)
 
 
+@pytest.mark.slow
 def test_the_route_the_metric_and_the_backend_answer(changed: Path) -> None:
     printed = run(
         """

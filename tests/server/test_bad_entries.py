@@ -130,6 +130,7 @@ def test_a_server_starts_polls_and_stops_with_bad_entries(root: Path, tmp_path: 
         stops(server)
 
 
+@pytest.mark.slow
 def test_an_entry_that_becomes_readable_is_loaded(small: Path) -> None:
     (small / "later").symlink_to("later")
     with running(f"--model-repository={small}", *ALL["poll"]) as server:

@@ -162,6 +162,7 @@ def test_a_wrong_answer_never_serves_and_the_old_version_stays(server: Running, 
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_sequences_responses_strings_and_ensembles_are_compared(server: Running, root: Path) -> None:
     sums(root, 9)
     (root / "sums/1/model.py").write_text(ADDS_UP + "\n")

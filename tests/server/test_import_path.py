@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.server.running import ADD_SUB_CONFIG, python_model, running
 from tests.workers.venvs import make_environment, pack
 
@@ -18,6 +20,7 @@ raise ImportError("this is the hostile one")
 NAMES = ("edge_serve/__init__", "numpy", "orjson", "tarfile", "json", "logging", "usercustomize")
 
 
+@pytest.mark.slow  # makes a virtual environment, and packs it
 def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path) -> None:
     work, marker = tmp_path / "work", tmp_path / "imported"
     for name in NAMES:

@@ -31,6 +31,7 @@ def test_a_child_process_tries_models(tmp_path: Path) -> None:
         subject.run(tmp_path, ["absent"], 60)
 
 
+@pytest.mark.slow
 def test_a_unit_tries_models_below_its_directory_only(tmp_path: Path) -> None:
     state = tmp_path / "state"
     python_model(state / "trial" / "det", "bad", "raise ValueError('no weights')")
