@@ -35,23 +35,38 @@ def pattern(text: str) -> re.Pattern[str]:
     return re.compile(".*?".join(re.escape(part.strip()) for part in text.split("...")), re.IGNORECASE | re.DOTALL)
 
 
+def longest_part(message: str) -> str:
+    return max(message.lower().split("..."), key=len).strip()
+
+
 def unsaid(messages: Iterable[str], sources: Iterable[str]) -> list[str]:
     """Return the messages that are in no text of these modules."""
     said = [text.lower() for source in sources for text in texts(source)]
 
     def is_said(message: str) -> bool:
-        part, whole = max(message.lower().split("..."), key=len).strip(), pattern(message)
+        part, whole = longest_part(message), pattern(message)
         return any(part in text and whole.search(text) for text in said)
 
     return [message for message in messages if not is_said(message)]
 
 
+def likely(messages: Iterable[str], sources: Iterable[str]) -> list[str]:
+    """Return the modules that have a part of a message as they are written, with their texts of several lines joined.
+
+    Most messages are there, and to parse all modules takes seconds.
+    """
+    parts = {longest_part(message) for message in messages}
+    joined = ((source, re.sub(r'"\s*\n\s*f?"', "", source).lower()) for source in sources)
+    return [source for source, text in joined if any(part in text for part in parts)]
+
+
 def test_messages_are_those_of_the_program() -> None:
     messages = quoted(PAGE.read_text())
-    rooms = ("edge_serve", "ota", "packs")
+    sources = [path.read_text() for room in ("edge_serve", "ota", "packs") for path in (ROOT / room).rglob("*.py")]
 
     assert len(messages) > 50
-    assert unsaid(messages, (path.read_text() for room in rooms for path in (ROOT / room).rglob("*.py"))) == []
+    left = unsaid(messages, likely(messages, sources))
+    assert not left or unsaid(left, sources) == []
 
 
 def test_a_removed_message_is_found() -> None:
