@@ -5,6 +5,7 @@ It is replaced by a rename without fsync: after a power cut the next run writes 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -80,6 +81,7 @@ class StatusFile:
         self.document.setdefault("counters", {})[what] = value
 
 
+@functools.cache  # each change of the status file has it, and to read it takes milliseconds
 def version() -> str:
     """Return the version of this program."""
     import importlib.metadata
