@@ -175,7 +175,7 @@ class Repository:
             if raise_versions:
                 self.signed[role].version += 1
             self.write(role)
-        if not roles or not raise_versions:
+        if roles and not raise_versions:
             self.write("targets")
         self.publish_snapshot(raise_version=raise_versions)
 
@@ -206,7 +206,7 @@ class Repository:
 
     def sign(self, signed: Any, signers: Sequence[Signer]) -> bytes:
         """Return metadata with signatures."""
-        metadata: Metadata[Any] = Metadata(copy.deepcopy(signed))
+        metadata: Metadata[Any] = Metadata(signed)
         for signer in signers:
             metadata.sign(signer, append=True)
         return metadata.to_bytes()
