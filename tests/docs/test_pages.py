@@ -144,7 +144,7 @@ def test_a_command_outside_of_a_block_is_found() -> None:
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     others = {"8000": "8000", "8001": "8101", "8002": "8102", "9090": "9190"}
-    with Terminal(tmp_path_factory.mktemp("terminal"), None, others, 5) as opened:
+    with Terminal(tmp_path_factory.mktemp("terminal"), None, others, 30) as opened:
         yield opened
 
 

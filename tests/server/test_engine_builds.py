@@ -77,7 +77,7 @@ def reason(server: Running, model: str) -> str:
 def test_engine_is_built_at_load_and_the_second_load_takes_it_from_the_cache(server: Running) -> None:
     assert server.post("/v2/repository/models/plain/load", {}) == (200, b"")
     assert ask(server, "plain") == [11, 12, 13, 14, 15, 16, 17, 18]
-    server.wait_for_log(r"model plain version 1: the engine was built in 0\.\d s")
+    server.wait_for_log(r"model plain version 1: the engine was built in \d+\.\d s")
 
     assert server.post("/v2/repository/models/same/load", {})[0] == 200
     assert ask(server, "same") == ask(server, "plain")
