@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,16 +63,18 @@ async def test_a_client_that_sends_no_more_after_its_request(authority: Authorit
             client.setblocking(False)
             with contextlib.suppress(ssl.SSLWantReadError):
                 client.unwrap()  # sends close_notify
+            closed.set()
             client.settimeout(10)
             with contextlib.suppress(ssl.SSLZeroReturnError):
                 while True:
                     received += client.recv(4096)
         return received
 
+    closed = threading.Event()
     context = context_of(authority)
     async with scene(Recorder(hold=True), tls=lambda: context) as here:
         asking = asyncio.get_running_loop().run_in_executor(None, ask, here.port)
-        await until(lambda: here.application.exchanges)
+        await until(lambda: here.application.exchanges and closed.is_set())
         await asyncio.sleep(0.02)
         here.application.answer(here.application.exchanges[0])
 
