@@ -38,8 +38,8 @@ gc.disable()
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
-#: of these folders, single tests last seconds
-LONG = {"docs", "ota", "server", "supervision", "systemd", "transport", "workers"}
+#: of these folders, single tests or fixtures last seconds
+LONG = {"docs", "ota", "packs", "server", "supervision", "systemd", "transport", "workers"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
