@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 #: seconds; tests that run beside this one have names for a few seconds each
 PATIENCE = 30.0
-#: of a Triton that runs beside the tests, and of directories that other tests have there
-_OTHERS = ("triton_", "edge-ota-", "edge-serve-test-")
+#: of a Triton that runs beside the tests, of directories that other tests have there, and of the stand-in for CUDA
+_OTHERS = ("triton_", "edge-ota-", "edge-serve-test-", "edge-serve-cuda-")
 
 
 def named_memory() -> frozenset[str]:
