@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from onnx import TensorProto
 
 from tests.backends import onnx_models
 from tests.server.running import Running, running
-from tests.server.test_engine_builds import quickest_load
 
 GROUP = 'platform: "tensorrt_plan"\ninstance_group { kind: KIND_GPU }\n'
 SIZE = 512
@@ -63,6 +63,18 @@ def ask(server: Running, model: str, values: Array) -> Array:
 def difference(server: Running, model: str, values: Array) -> float:
     """Return the largest difference between a model's answers and NumPy's."""
     return float(np.abs(ask(server, model, values) - np.tanh(values @ WEIGHTS)).max())
+
+
+def quickest_load(server: Running, model: str, enough: float) -> float:
+    """Return the seconds of a load, the least of several on a machine that is busy; `enough` needs no further one."""
+    for _ in range(4):
+        server.wait_for_log(f"model {model} version 1 ready in")
+        seconds = min(map(float, re.findall(rf"model {model} version 1 ready in (\S+) s", server.log())))
+        if seconds < enough:
+            break
+        server.post(f"/v2/repository/models/{model}/unload", {})
+        server.post(f"/v2/repository/models/{model}/load", {})
+    return seconds
 
 
 @pytest.mark.timeout(600)

@@ -57,18 +57,6 @@ def ask(server: Running, model: str) -> list[float]:
     return found
 
 
-def quickest_load(server: Running, model: str, enough: float) -> float:
-    """Return the seconds of a load, the least of several on a machine that is busy; `enough` needs no further one."""
-    for _ in range(4):
-        server.wait_for_log(f"model {model} version 1 ready in")
-        seconds = min(map(float, re.findall(rf"model {model} version 1 ready in (\S+) s", server.log())))
-        if seconds < enough:
-            break
-        server.post(f"/v2/repository/models/{model}/unload", {})
-        server.post(f"/v2/repository/models/{model}/load", {})
-    return seconds
-
-
 def reason(server: Running, model: str) -> str:
     _, body = server.post("/v2/repository/index", {})
     return str(next(entry.get("reason", "") for entry in json.loads(body) if entry["name"] == model))
@@ -82,7 +70,6 @@ def test_engine_is_built_at_load_and_the_second_load_takes_it_from_the_cache(ser
     assert server.post("/v2/repository/models/same/load", {})[0] == 200
     assert ask(server, "same") == ask(server, "plain")
     server.wait_for_log(r"model same version 1: the engine is in the cache")
-    assert quickest_load(server, "same", 2) < 2
     page = server.get("/metrics", server.metrics)[1].decode()
     seconds = dict(re.findall(r'edge_serve_engine_build_seconds\{.*model="(\w+)".*\} (\S+)', page))
     assert float(seconds["plain"]) > 0.1
