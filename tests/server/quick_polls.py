@@ -25,5 +25,5 @@ class _QuickPoller(Poller):
 
 
 if __name__ == "__main__":
-    server.Poller = _QuickPoller  # type: ignore[misc]
+    server.Poller = _QuickPoller  # type: ignore[attr-defined]  # for tests only
     sys.exit(main(sys.argv[4:]))
