@@ -63,15 +63,16 @@ class Page:
         now_ns, source = self._clock.now_ns(), self._source
         models = await gathered(Model(series, self._options, now_ns) for series in source.models())
         readiness = await gathered(source.readiness())
-        scrape = Scrape(models, source.http(), readiness, source.tensor_memory(), *self._seen)
-        scrape.pinned, scrape.builds = source.pinned_memory(), list(source.engine_builds())
-        scrape.cache = source.cache()
+        scrape = Scrape(
+            models, source.http(), readiness, source.tensor_memory(), *self._seen, source.pinned_memory(),
+            list(source.engine_builds()), source.cache(),
+        )  # fmt: skip
         return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines(scrape))]
 
     def _lines(self, scrape: Scrape) -> Iterator[str]:
         for metric in CATALOGUE:
             yield from family_lines(metric.name, metric.kind, metric.help, metric.read(scrape))
-        for family in _merged(self._source.custom()):
+        for family in _shown(self._source.custom()):
             yield from family_lines(family.name, family.kind, family.description, _custom_samples(family))
 
     async def _read_devices(self) -> None:
@@ -94,25 +95,18 @@ class Page:
         return machine, gpus, read_updates(self._updates_file, time.time())
 
 
-def _merged(families: Iterable[CustomFamily]) -> list[CustomFamily]:
-    """Return one family for each name, because two models may define the same. Kind and text are those of the first.
+def _shown(families: Iterable[CustomFamily]) -> Iterator[CustomFamily]:
+    """Yield the families that Prometheus reads: one bad line makes it drop the whole page.
 
-    A name that Prometheus would not read, a family of which another one has a name already, such as `_sum` of a
-    histogram, and a family of another kind are left out: one bad line makes Prometheus drop the whole page.
+    A name that Prometheus would not read, and a family of which another one has a name already, such as `_sum` of a
+    histogram, are left out.
     """
-    merged: dict[str, CustomFamily] = {}
     taken = set(_CATALOGUE_NAMES)
     for family in families:
-        known = merged.get(family.name)
-        if known is None:
-            names = names_of(family.name, family.kind)
-            if not _NAME.fullmatch(family.name) or not names.isdisjoint(taken):
-                continue
+        names = names_of(family.name, family.kind)
+        if _NAME.fullmatch(family.name) and names.isdisjoint(taken):
             taken |= names
-            known = merged[family.name] = CustomFamily(family.name, family.description, family.kind)
-        if known.kind == family.kind:
-            known.samples += family.samples
-    return list(merged.values())
+            yield family
 
 
 def _custom_samples(family: CustomFamily) -> Iterator[Sample]:

@@ -48,14 +48,14 @@ class Scrape:
 
     models: list[Model]
     http: HttpSeries
-    readiness: list[Readiness] = field(default_factory=list)
-    tensor_memory: int = 0
-    machine: MachineReading = field(default_factory=MachineReading)
-    gpus: list[GpuReading] = field(default_factory=list)
-    updates: Updates | None = None
-    pinned: tuple[int, int] = (0, 0)
-    builds: list[RunningBuild] = field(default_factory=list)
-    cache: CacheSeries | None = None
+    readiness: list[Readiness]
+    tensor_memory: int
+    machine: MachineReading
+    gpus: list[GpuReading]
+    updates: Updates | None
+    pinned: tuple[int, int]
+    builds: list[RunningBuild]
+    cache: CacheSeries | None
 
 
 _NOT_IN_A_LABEL = re.compile("[^a-zA-Z0-9_]")

@@ -30,6 +30,16 @@ def test_increments_add_up_and_a_removed_series_disappears() -> None:
     assert samples(update(), update(operation="remove")) == []
 
 
+def test_family_of_two_models_has_the_text_and_the_kind_of_the_first() -> None:
+    metrics = CustomMetrics()
+    for model, changes in (("a", {"description": "first"}), ("b", {"description": "second"}), ("c", {"kind": "gauge"})):
+        metrics.apply(update(labels={"model": model}, **changes))
+
+    (family,) = metrics.families()
+    assert (family.description, family.kind) == ("first", "counter")
+    assert [sample.labels["model"] for sample in family.samples] == ["a", "b", "c"]
+
+
 def test_observations_fall_into_buckets() -> None:
     seen = [update(kind="histogram", operation="observe", bounds=(1, 2), value=value) for value in (0.5, 1, 3)]
     assert samples(*seen) == [CustomSample({}, 4.5, (1.0, 2.0), (2, 0, 1))]
