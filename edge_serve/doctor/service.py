@@ -24,7 +24,7 @@ from edge_serve.observe.status.probe import library_versions
 from edge_serve.records import slotted
 from edge_serve.supervision import safe_mode
 from edge_serve.supervision.command import DEFAULT_DIRECTORY
-from edge_serve.systemd.unit import HTTP_SOCKET, NAME, Unit, environment_of, find_unit, systemctl
+from edge_serve.systemd.unit import HTTP_SOCKET, NAME, Unit, environment_of, find_unit, properties_of, systemctl
 
 SOCKETS = (HTTP_SOCKET, "edge-serve-grpc.socket", "edge-serve-metrics.socket")
 _PROPERTIES = (
@@ -97,15 +97,8 @@ def find_installation(environ: Mapping[str, str]) -> Installation:
 
 def unit_states(text: str) -> dict[str, dict[str, str]]:
     """Return the properties of each unit in what `systemctl show` prints: blocks with an empty line between them."""
-    found = {}
-    for block in text.strip().split("\n\n"):
-        properties: dict[str, str] = {}
-        for name, equals, value in (line.partition("=") for line in block.splitlines()):
-            if equals:
-                properties[name] = f"{properties[name]}\n{value}" if name in properties else value
-        if properties.get("LoadState") == "loaded":
-            found[properties.get("Id", "")] = properties
-    return found
+    units = [properties_of(block.splitlines()) for block in text.strip().split("\n\n")]
+    return {unit.get("Id", ""): unit for unit in units if unit.get("LoadState") == "loaded"}
 
 
 def examine_units(installed: Installation) -> Iterator[Finding]:

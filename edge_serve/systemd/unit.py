@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -133,11 +133,16 @@ def _credentials(text: str) -> dict[str, str]:
 
 def _shown() -> dict[str, str]:
     """Return the properties of the loaded unit; nothing where no systemd answers."""
-    found: dict[str, str] = {}
     shown = systemctl("show", NAME, *(f"--property={name}" for name in _PROPERTIES))
     # `show` cannot print this property before systemd 253
     credentials = [line for line in systemctl("cat", NAME).splitlines() if line.startswith("LoadCredential=")]
-    for name, equals, value in (line.partition("=") for line in (*shown.splitlines(), *credentials)):
+    return properties_of((*shown.splitlines(), *credentials))
+
+
+def properties_of(lines: Iterable[str]) -> dict[str, str]:
+    """Return the properties that `systemctl show` prints, a name that comes again with one value a line."""
+    found: dict[str, str] = {}
+    for name, equals, value in (line.partition("=") for line in lines):
         if equals:
             found[name] = f"{found[name]}\n{value}" if name in found else value
     return found
