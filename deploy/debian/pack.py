@@ -7,8 +7,6 @@ switches the link in the backend directory to it by a rename.
 from __future__ import annotations
 
 import gzip
-import hashlib
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,8 +18,8 @@ from deploy.program import CHECKOUT, Target, make_environment, pip, prune, reada
 from deploy.requirements import INSTALLED
 from deploy.version import identify
 from deploy.wheels import read_wheels
-from edge_serve.backends.packs import INTERFACE
-from edge_serve.pack.install import GPU, find_lock
+from edge_serve.backends.packs import MANIFEST
+from edge_serve.pack.install import GPU, find_lock, manifest
 
 SOURCES = CHECKOUT / "packs"
 #: where dpkg unpacks a pack, its running copies, and the links that the server follows
@@ -99,15 +97,7 @@ def _files(place: Path, name: str, for_target: Target, version: str) -> None:
     prune(packages)
     shutil.copy(lock, environment / INSTALLED)
     make_environment(environment, for_target)
-    manifest = {
-        "name": name,
-        "version": version,
-        "interface": INTERFACE,
-        "python": for_target.python,
-        "architectures": [for_target.machine],
-        "requirements_sha256": hashlib.sha256(lock.read_bytes()).hexdigest(),
-    }
-    (place / "pack.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    (place / MANIFEST).write_text(manifest(name, version, for_target.python, for_target.machine, lock))
 
 
 def _units(root: Path, name: str) -> None:

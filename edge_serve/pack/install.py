@@ -248,16 +248,28 @@ def _probe(place: Path) -> None:
 
 def _finish(place: Path, name: str, version: str, lock: Path | None) -> None:
     """Write pack.json, when everything else is on the disk."""
-    manifest = {
-        "name": name,
-        "version": __version__,
-        "interface": INTERFACE,
-        "python": version,
-        "architectures": [platform.machine()],
-        "requirements_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock is not None else "",
-    }
+    text = manifest(name, __version__, version, platform.machine(), lock)
     os.sync()
     with (place / MANIFEST).open("w") as file:
-        file.write(json.dumps(manifest, indent=2) + "\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def manifest(name: str, version: str, python: str, machine: str, lock: Path | None) -> str:
+    """Return the text of pack.json.
+
+    Args:
+        version: of edge-serve, or of the package.
+        python: version of the interpreter, such as `3.11`.
+        lock: the file of requirements; None = the pack has no environment.
+    """
+    members = {
+        "name": name,
+        "version": version,
+        "interface": INTERFACE,
+        "python": python,
+        "architectures": [machine],
+        "requirements_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock is not None else "",
+    }
+    return json.dumps(members, indent=2) + "\n"
