@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks import peer
@@ -122,6 +123,13 @@ def latencies(server: Server, request: bytes, seconds: float) -> list[float]:
             read_reply(sock)
             taken.append(time.perf_counter() - start)
     return taken
+
+
+def rate(server: Server, request: bytes, connections: int, seconds: float) -> float:
+    """Return the requests per second of connections that send one request after the other, each in a thread."""
+    with ThreadPoolExecutor(connections) as pool:
+        counts = pool.map(lambda _: len(latencies(server, request, seconds)), range(connections))
+    return sum(counts) / seconds
 
 
 def read_reply(sock: socket.socket) -> bytes:

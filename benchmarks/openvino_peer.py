@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -116,17 +115,10 @@ def many_connections(name: str, server: Server, requests: dict[int, bytes], meas
             taken = measure(SECONDS, *loop)
             bare_rates[loop].append(loop[1] / statistics.fmean(taken))
         for count, request in requests.items():
-            served_rates[count].append(rate(server, request))
+            served_rates[count].append(load.rate(server, request, CONNECTIONS, SECONDS))
     best_bare = max(statistics.median(rates) for rates in bare_rates.values())
     best_served = max(statistics.median(rates) for rates in served_rates.values())
     return {
         "model": name, "connections": CONNECTIONS, "bare": best_bare, "served": best_served, "unit": "per second",
         "ratio": best_served / best_bare,
     }  # fmt: skip
-
-
-def rate(server: Server, request: bytes) -> float:
-    """Return the requests per second of several connections."""
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
-        found = pool.map(lambda _: load.latencies(server, request, SECONDS), range(CONNECTIONS))
-    return sum(len(taken) for taken in found) / SECONDS

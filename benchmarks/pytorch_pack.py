@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -99,7 +98,8 @@ def run() -> Report:
             network = Network(process, side)
             side = network.side
             for running, name in ((server, "one"), (server, "batched"), (server, "two"), (default, "two_as_torch")):
-                _rate(running, network.request(name))  # torch prepares each operator for each size of a batch
+                # torch prepares each operator for each size of a batch
+                load.rate(running, network.request(name), CONNECTIONS, SECONDS)
             found = (_added(server, network), _throughput(server, network), _threads(default, server, network))
             for what, first, second in found:
                 known = measured.setdefault(what, ([], []))
@@ -152,7 +152,7 @@ def _throughput(server: Server, network: Network) -> Pairs:
     bare, served = [], []
     for _ in range(ROUNDS):
         bare.append(network.loop(*best)["per_second"])
-        served.append(_rate(server, network.request("batched")))
+        served.append(load.rate(server, network.request("batched"), CONNECTIONS, SECONDS))
     return "8 connections, per second (the fastest loops of torch alone, served)", bare, served
 
 
@@ -160,16 +160,9 @@ def _threads(default: Server, server: Server, network: Network) -> Pairs:
     """Return the rate of two instances with our default number of threads beside torch's."""
     theirs, ours = [], []
     for _ in range(ROUNDS):
-        theirs.append(_rate(default, network.request("two_as_torch")))
-        ours.append(_rate(server, network.request("two")))
+        theirs.append(load.rate(default, network.request("two_as_torch"), CONNECTIONS, SECONDS))
+        ours.append(load.rate(server, network.request("two"), CONNECTIONS, SECONDS))
     return "2 instances, 8 connections, per second (torch's threads, ours)", theirs, ours
-
-
-def _rate(server: Server, request: bytes) -> float:
-    """Return requests per second of 8 connections."""
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
-        counts = pool.map(lambda _: len(load.latencies(server, request, SECONDS)), range(CONNECTIONS))
-    return sum(counts) / SECONDS
 
 
 def _row(what: str, first: list[float], second: list[float]) -> Row:
