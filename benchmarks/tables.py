@@ -108,8 +108,6 @@ def _compared(row: Row) -> tuple[str, ...]:
 
 def processor_time() -> str:
     """Return processor time and the 99th percentile of the latency at the same rate, here and in Triton."""
-    if last("processor_time") is None:
-        return _PROCESSOR_TIME
     rows = [
         (f"{_DOORS[row['door']]}, {row['requests/s']:,} a second", f"{row['CPU ratio']:.2f}", *_compared(row)[1:])
         for row in _rows("processor_time")
@@ -119,11 +117,6 @@ def processor_time() -> str:
 
 
 _DOORS = {"http": "HTTP", "grpc": "gRPC"}
-#: measured earlier on a quiet machine; `--record processor_time` replaces it
-_PROCESSOR_TIME = (
-    "An independent measurement found about Triton's processor time: 266 against 268 us per request at 3,000 requests "
-    "per second.\n"
-)
 
 
 def onnx_peer() -> str:

@@ -120,9 +120,6 @@ def test_processor_time_is_that_of_a_process_and_its_children() -> None:
 
 def test_the_table_of_processor_time_states_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "last", lambda name: report.last(name, tmp_path))
-    page = "<!-- figures: processor_time -->\nold\n<!-- end of figures -->\n"
-    assert "266 against 268 us" in tables.fill(page), "until there is a result"
-
     figures = {"p99 us": 900.0, "CPU us": 250.0}
     row = {f"{server} {name}": value for server in ("edge-serve", "triton") for name, value in figures.items()}
     row |= {"ratio": 1.0, "lowest": 1.0, "highest": 1.0, "CPU ratio": 0.97}
@@ -130,6 +127,6 @@ def test_the_table_of_processor_time_states_the_load(tmp_path: Path, monkeypatch
     made.notes.append("took 200 s; load 0.4 before, 1.9 at the end")
     made.write(tmp_path)
 
-    page = tables.fill(page)
+    page = tables.fill("<!-- figures: processor_time -->\nold\n<!-- end of figures -->\n")
     assert "| HTTP, 3,000 a second | 0.97 | 0.90 ms | 0.90 ms | 0.25 ms | 0.25 ms |" in page
     assert "Load of the machine: 0.4 before, 1.9 at the end." in page
