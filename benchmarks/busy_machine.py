@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from benchmarks import load, peer
 from benchmarks.report import Report
-from benchmarks.servers import MODELS, Server, edge_serve, repository, triton
+from benchmarks.servers import MODELS, Server, both, repository
 
 CONNECTIONS = (1, 8)
 
@@ -19,17 +19,13 @@ CONNECTIONS = (1, 8)
 def run(rounds: int = 3) -> Report:
     """Measure with perf_analyzer, both servers in turn, while programs keep one core busy, then all cores."""
     report = Report("busy_machine", "inferences per second beside Triton's, on cores that other programs use as well")
-    with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
-        try:
-            with triton(models) as theirs:
-                for programs in dict.fromkeys((0, 1, len(os.sched_getaffinity(0)))):
-                    for connections in CONNECTIONS:
-                        measure = functools.partial(_measure, connections=connections)
-                        with busy(programs):
-                            row = load.versus(ours, theirs, measure, rounds, "add_sub")
-                        report.rows.append({"programs": programs, "connections": connections, **row})
-        except peer.NoPeerError as error:
-            report.notes.append(f"not measured: {error}")
+    with repository([MODELS / "add_sub"]) as models, peer.noted(report.notes), both(models) as (ours, theirs):
+        for programs in dict.fromkeys((0, 1, len(os.sched_getaffinity(0)))):
+            for connections in CONNECTIONS:
+                measure = functools.partial(_measure, connections=connections)
+                with busy(programs):
+                    row = load.versus(ours, theirs, measure, rounds, "add_sub")
+                report.rows.append({"programs": programs, "connections": connections, **row})
     return report
 
 

@@ -6,7 +6,7 @@ import functools
 
 from benchmarks import load, peer
 from benchmarks.report import Report
-from benchmarks.servers import MODELS, edge_serve, repository, triton
+from benchmarks.servers import MODELS, both, repository
 
 #: connections -> the ratio that the project requires
 BARS = {1: 0.9, 8: 1.2, 32: 1.4}
@@ -17,13 +17,9 @@ def run(rounds: int = 3) -> Report:
     report = Report(
         "end_to_end", "inferences per second beside Triton 2.51's python backend (perf_analyzer, binary HTTP)"
     )
-    with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
-        try:
-            with triton(models) as theirs:
-                for connections, bar in BARS.items():
-                    measure = functools.partial(load.perf_analyzer, model="add_sub", connections=connections)
-                    row = load.versus(ours, theirs, measure, rounds, "add_sub")
-                    report.rows.append({"connections": connections, **row, "asked": bar})
-        except peer.NoPeerError as error:
-            report.notes.append(f"not measured: {error}")
+    with repository([MODELS / "add_sub"]) as models, peer.noted(report.notes), both(models) as (ours, theirs):
+        for connections, bar in BARS.items():
+            measure = functools.partial(load.perf_analyzer, model="add_sub", connections=connections)
+            row = load.versus(ours, theirs, measure, rounds, "add_sub")
+            report.rows.append({"connections": connections, **row, "asked": bar})
     return report

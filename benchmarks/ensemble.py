@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import load, peer
 from benchmarks.report import Report
-from benchmarks.servers import MODELS, edge_serve, repository, triton
+from benchmarks.servers import MODELS, both, repository
 
 CONNECTIONS = 8
 #: the ratio that the project requires
@@ -19,14 +19,10 @@ BAR = 1.2
 def run(rounds: int = 3) -> Report:
     """Measure with perf_analyzer over binary HTTP, both servers in turn."""
     report = Report("ensemble", "inferences per second through 3 Python add/sub steps beside Triton's (perf_analyzer)")
-    with models() as folder, edge_serve(folder) as ours:
-        try:
-            with triton(folder) as theirs:
-                measure = functools.partial(load.perf_analyzer, model="chain", connections=CONNECTIONS)
-                row = load.versus(ours, theirs, measure, rounds, "chain")
-                report.rows.append({"connections": CONNECTIONS, **row, "asked": BAR})
-        except peer.NoPeerError as error:
-            report.notes.append(f"not measured: {error}")
+    with models() as folder, peer.noted(report.notes), both(folder) as (ours, theirs):
+        measure = functools.partial(load.perf_analyzer, model="chain", connections=CONNECTIONS)
+        row = load.versus(ours, theirs, measure, rounds, "chain")
+        report.rows.append({"connections": CONNECTIONS, **row, "asked": BAR})
     return report
 
 

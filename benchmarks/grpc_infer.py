@@ -6,7 +6,7 @@ import functools
 
 from benchmarks import load, peer
 from benchmarks.report import Report
-from benchmarks.servers import MODELS, Server, edge_serve, repository, triton
+from benchmarks.servers import MODELS, Server, both, repository
 
 #: connections -> the ratio that the project requires
 BARS = {1: 0.8, 8: 0.7, 32: 0.55}
@@ -19,17 +19,11 @@ def _streams(server: Server) -> tuple[float, float]:
 def run(rounds: int = 3) -> Report:
     """Measure unary calls and then streams with perf_analyzer, both servers in turn."""
     report = Report("grpc_infer", "inferences per second beside Triton 2.51's python backend (perf_analyzer, gRPC)")
-    with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
-        try:
-            with triton(models) as theirs:
-                for connections, bar in BARS.items():
-                    measure = functools.partial(
-                        load.perf_analyzer, model="add_sub", connections=connections, protocol="grpc"
-                    )
-                    row = load.versus(ours, theirs, measure, rounds, "add_sub")
-                    report.rows.append({"connections": str(connections), **row, "asked": bar})
-                row = load.versus(ours, theirs, _streams, rounds, "add_sub")
-                report.rows.append({"connections": "8 streams", **row, "asked": "-"})
-        except peer.NoPeerError as error:
-            report.notes.append(f"not measured: {error}")
+    with repository([MODELS / "add_sub"]) as models, peer.noted(report.notes), both(models) as (ours, theirs):
+        for connections, bar in BARS.items():
+            measure = functools.partial(load.perf_analyzer, model="add_sub", connections=connections, protocol="grpc")
+            row = load.versus(ours, theirs, measure, rounds, "add_sub")
+            report.rows.append({"connections": str(connections), **row, "asked": bar})
+        row = load.versus(ours, theirs, _streams, rounds, "add_sub")
+        report.rows.append({"connections": "8 streams", **row, "asked": "-"})
     return report

@@ -8,6 +8,7 @@ glibc 2.38, so on an older system it runs in a small Debian 13 tree, which takes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 TRITON = "nvidia-pytriton==0.7.0"
@@ -29,6 +31,15 @@ CACHE = Path(os.environ.get("BENCH_CACHE", Path.home() / ".cache/edge-serve-benc
 
 class NoPeerError(RuntimeError):
     """A program is not available on this machine; the text says how to get it."""
+
+
+@contextlib.contextmanager
+def noted(notes: list[str]) -> Iterator[None]:
+    """End the block if a program is not available on this machine, and note how to get it."""
+    try:
+        yield
+    except NoPeerError as error:
+        notes.append(f"not measured: {error}")
 
 
 def triton(

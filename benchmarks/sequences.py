@@ -40,15 +40,12 @@ def run(rounds: int = 9) -> Report:
     """
     report = Report("sequences", "requests of sequences per second beside Triton's python backend (binary HTTP)")
     with models() as folder, edge_serve(folder) as ours:
-        try:
-            with triton(folder) as theirs:
-                for model, (_, count) in CASES.items():
-                    for server in (ours, theirs):
-                        measure(server, model, count)  # the first run is slower
-                    row = load.versus(ours, theirs, functools.partial(measure, model=model, count=count), rounds)
-                    report.rows.append({"model": model, "open sequences": count, **row, "asked": BAR})
-        except peer.NoPeerError as error:
-            report.notes.append(f"not measured: {error}")
+        with peer.noted(report.notes), triton(folder) as theirs:
+            for model, (_, count) in CASES.items():
+                for server in (ours, theirs):
+                    measure(server, model, count)  # the first run is slower
+                row = load.versus(ours, theirs, functools.partial(measure, model=model, count=count), rounds)
+                report.rows.append({"model": model, "open sequences": count, **row, "asked": BAR})
         for model, (_, count) in ALONE.items():
             rate, p99 = measure(ours, model, count)
             report.rows.append({

@@ -124,6 +124,17 @@ def triton(repository: Path, *flags: str, backends: Path | None = None) -> Itera
 
 
 @contextlib.contextmanager
+def both(repository: Path) -> Iterator[tuple[Server, Server]]:
+    """Start the server of this checkout, and `triton`, with the same models.
+
+    Raises:
+        peer.NoPeerError: Triton is not available on this machine.
+    """
+    with edge_serve(repository) as ours, triton(repository) as theirs:
+        yield ours, theirs
+
+
+@contextlib.contextmanager
 def repository(models: Iterable[Path]) -> Iterator[Path]:
     """Make a repository with copies of some models."""
     with tempfile.TemporaryDirectory(prefix="bench-models-") as folder:
