@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deploy.debian.package import DOCUMENTS, PROVIDED, control_files, debian_version, kilobytes, pack_tree
 from deploy.debian.releases import RELEASES, Release, target
-from deploy.debian.texts import changelog, copyright_file
+from deploy.debian.texts import MAINTAINER, changelog, copyright_file
 from deploy.program import CHECKOUT, Target, make_environment, pip, prune, readable_by_all
 from deploy.requirements import INSTALLED
 from deploy.version import identify
@@ -71,7 +71,7 @@ def control(package: str, version: str, release: Release, arch: str, size: int) 
         "Package": package,
         "Version": version,
         "Architecture": arch,
-        "Maintainer": "edge-serve <edge-serve@localhost>",
+        "Maintainer": MAINTAINER,
         "Section": "net",
         "Priority": "optional",
         "Installed-Size": str(size),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deploy.bill import bill_of_materials
 from deploy.debian.releases import MACHINES, RELEASES, Release, target
-from deploy.debian.texts import changelog, copyright_file
+from deploy.debian.texts import MAINTAINER, changelog, copyright_file
 from deploy.program import CHECKOUT, HOME, PROGRAMS, install, readable_by_all
 from deploy.requirements import GPU
 from deploy.version import Build, identify
@@ -39,7 +39,7 @@ def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
         "Package": "edge-serve",
         "Version": version,
         "Architecture": arch,
-        "Maintainer": "edge-serve <edge-serve@localhost>",
+        "Maintainer": MAINTAINER,
         "Section": "net",
         "Priority": "optional",
         "Installed-Size": str(kilobytes),
