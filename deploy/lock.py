@@ -11,12 +11,13 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.debian.releases import GPU_RELEASE, GPU_WHEELS, MACHINES, RELEASES, target
+from deploy.debian.releases import GPU_RELEASE, GPU_WHEELS, MACHINES, RELEASES, Release, target
 from deploy.program import CHECKOUT, EXTRAS, GPU_EXTRAS, build_wheel, pip, why
-from deploy.requirements import BUILD, FOLDER, joined, lock_file, write
+from deploy.requirements import BUILD, FOLDER, Locked, joined, lock_file, write
 
 #: requirements of onnxruntime 1.23 (the last for Python 3.10) that only its conversion tools import
 _UNNEEDED = {"coloredlogs", "humanfriendly", "mpmath", "sympy"}
@@ -31,20 +32,12 @@ def main() -> int:
     """Write the lock files. Return the exit status."""
     try:
         entries = joined([_resolve("--only-binary=:all:", "setuptools")])
-        BUILD.write_text(write(f"The wheels that build edge-serve's own. {_HINT}", entries))
+        _write(BUILD, "The wheels that build edge-serve's own", entries)
         with tempfile.TemporaryDirectory() as folder:
             wheel = build_wheel(Path(folder), "0")
             for release in RELEASES.values():
-                wanted = [f"{wheel}[{EXTRAS}]", *release.wheels]
-                reports = [_resolve(*target(release, arch).wheels(), *wanted) for arch in MACHINES]
-                file = lock_file(release.python)
-                file.write_text(
-                    write(
-                        f"The program's wheels for Python {release.python}. {_HINT}", joined(reports, without=_UNNEEDED)
-                    )
-                )
-                print(file.relative_to(CHECKOUT))
-            print(_lock_gpu(wheel).relative_to(CHECKOUT))
+                _lock_program(release, list(MACHINES), f"{wheel}[{EXTRAS}]", *release.wheels)
+            _lock_program(RELEASES[GPU_RELEASE], ["amd64"], f"{wheel}[{GPU_EXTRAS}]", *GPU_WHEELS, gpu=True)
             for pack in sorted((CHECKOUT / "packs").glob("*/requirements*.in")):
                 lock_pack(pack)
     except (subprocess.CalledProcessError, OSError) as error:
@@ -56,26 +49,28 @@ def main() -> int:
     return 0
 
 
-def _lock_gpu(wheel: Path) -> Path:
-    """Write the lock file of the package for NVIDIA GPUs. Return its path."""
-    release = RELEASES[GPU_RELEASE]
-    report = _resolve(*target(release, "amd64", gpu=True).wheels(), f"{wheel}[{GPU_EXTRAS}]", *GPU_WHEELS)
-    file = lock_file(release.python, gpu=True)
-    about = f"The program's wheels for Python {release.python} and NVIDIA GPUs (CUDA 12, x86-64). {_HINT}"
-    file.write_text(write(about, joined([report], without=_UNNEEDED)))
-    return file
+def _lock_program(release: Release, processors: Sequence[str], *wanted: str, gpu: bool = False) -> None:
+    """Write the lock file of the package for a release, or of the one for NVIDIA GPUs."""
+    reports = [_resolve(*target(release, arch, gpu).wheels(), *wanted) for arch in processors]
+    devices = " and NVIDIA GPUs (CUDA 12, x86-64)" if gpu else ""
+    about = f"The program's wheels for Python {release.python}{devices}"
+    _write(lock_file(release.python, gpu), about, joined(reports, without=_UNNEEDED))
 
 
 def lock_pack(wanted: Path) -> None:
     """Write the lock files of a pack beside `wanted`, one for each Python."""
     kind = wanted.stem.removeprefix("requirements")
+    devices = " and NVIDIA GPUs" if kind else ""
     for release in RELEASES.values():
         reports = [_resolve(*target(release, arch).wheels(), "--requirement", str(wanted)) for arch in MACHINES]
+        about = f"The wheels of the pack {wanted.parent.name} for Python {release.python}{devices}"
         file = wanted.with_name(f"requirements-{release.python}{kind}.txt")
-        devices = " and NVIDIA GPUs" if kind else ""
-        about = f"The wheels of the pack {wanted.parent.name} for Python {release.python}{devices}. {_HINT}"
-        file.write_text(write(about, joined(reports, without=_UNWANTED)))
-        print(file.relative_to(CHECKOUT))
+        _write(file, about, joined(reports, without=_UNWANTED))
+
+
+def _write(file: Path, about: str, entries: list[Locked]) -> None:
+    file.write_text(write(f"{about}. {_HINT}", entries))
+    print(file.relative_to(CHECKOUT))
 
 
 def _resolve(*arguments: str) -> dict[str, Any]:
