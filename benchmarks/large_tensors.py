@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import bodies, load
-from benchmarks.make_models import make
+from benchmarks.make_models import INPUTS, make
 from benchmarks.report import Report
 from benchmarks.servers import MODELS, edge_serve, repository
 
-#: model -> name of its input
-NETWORKS = {"squeezenet_random": "data_0", "resnet50_random": "gpu_0/data_0"}
 ROUNDS, SECONDS = 4, 1.0
 
 
@@ -26,10 +24,10 @@ def run() -> Report:
     values = np.random.default_rng(1).random((1, 3, 224, 224), dtype=np.float32)
     networks = make()
     with (
-        repository([*(networks / name for name in NETWORKS), MODELS / "picture"]) as models,
+        repository([*(networks / name for name in INPUTS), MODELS / "picture"]) as models,
         edge_serve(models) as server,
     ):
-        for name, tensor in NETWORKS.items():
+        for name, tensor in INPUTS.items():
             request = bodies.picture_binary(name, tensor, values)
             bare_seconds, served_seconds = [], []
             for _ in range(ROUNDS):

@@ -19,6 +19,8 @@ from benchmarks.peer import CACHE
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 #: name -> file of the wheel
 MODELS = {"squeezenet_random": "light_squeezenet.onnx", "resnet50_random": "light_resnet50.onnx"}
+#: name -> its input
+INPUTS = {"squeezenet_random": "data_0", "resnet50_random": "gpu_0/data_0"}
 SEED = 20240624
 
 _CONFIG = """# made by benchmarks/make_models.py: random weights, for measuring only

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import load, peer
-from benchmarks.make_models import make
+from benchmarks.make_models import INPUTS, make
 from benchmarks.report import Report
 from benchmarks.servers import BESIDE, DEMO, Server, edge_serve, repository, triton
 
 VARIABLE = "BENCH_TRITON_BACKENDS"
 LIBRARY = "onnxruntime/libtriton_onnxruntime.so"
-RANDOM = ("squeezenet_random", "resnet50_random")
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _backends() -> Path:
 
 
 def _folder(model: str) -> Path:
-    folder = make() / model if model in RANDOM else DEMO / model
+    folder = make() / model if model in INPUTS else DEMO / model
     if not (folder / "1/model.onnx").is_file():
         raise peer.NoPeerError(f"model '{model}' has no ONNX file yet: make models")
     return folder

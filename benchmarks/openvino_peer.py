@@ -18,13 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import bodies, load
-from benchmarks.make_models import make
+from benchmarks.make_models import INPUTS, make
 from benchmarks.peer import NoPeerError
 from benchmarks.report import ROOT, Report
 from benchmarks.servers import Server, edge_serve
 
-#: network -> name of its input
-NETWORKS = {"squeezenet_random": "data_0", "resnet50_random": "gpu_0/data_0"}
 #: instances -> end of the model's name
 INSTANCES = {1: "", 2: "_twice"}
 ROUNDS, SECONDS, CONNECTIONS = 4, 2.0, 8
@@ -51,7 +49,7 @@ def run() -> Report:
         write_models(Path(folder, "models"))
         np.save(Path(folder, "values.npy"), values)
         with edge_serve(Path(folder, "models"), f"--backend-directory={backends}") as server:
-            for name, tensor in NETWORKS.items():
+            for name, tensor in INPUTS.items():
                 path = Path(folder, "models", name, "1/model.onnx")
                 with bare(backends, path, Path(folder, "values.npy")) as measure:
                     requests = {
@@ -65,7 +63,7 @@ def run() -> Report:
 def write_models(root: Path) -> None:
     """Write each network with one instance, and with two."""
     networks = make()
-    for name in NETWORKS:
+    for name in INPUTS:
         for count, end in INSTANCES.items():
             (root / f"{name}{end}/1").mkdir(parents=True)
             shutil.copy(networks / name / "1/model.onnx", root / f"{name}{end}/1")
