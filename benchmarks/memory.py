@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from benchmarks.report import Report
-from benchmarks.servers import DEMO, edge_serve, repository
+from benchmarks.servers import DEMO, edge_serve, family, repository
 
 
 def run() -> Report:
@@ -18,7 +18,7 @@ def run() -> Report:
             repository(chosen) as models,
             edge_serve(models, "--exit-on-error=false", "--strict-readiness=false") as server,
         ):
-            workers = descendants(server.pid)
+            workers = family(server.pid).keys() - {server.pid}
             report.rows.append(
                 {
                     "repository": name,
@@ -35,17 +35,3 @@ def rollup(pid: int) -> dict[str, float]:
     """Return `Rss`, `Pss` and so on of a process, in MB (10^6 bytes)."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return {name: int(kib) * 1024 / 1e6 for name, kib in re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)}
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the children of a process, and their children."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue  # the process has ended meanwhile
-    found = [pid]
-    for process in found:
-        found += [child for child, parent in parents.items() if parent == process]
-    return found[1:]

@@ -51,8 +51,7 @@ class Server:
 
     def front_end_seconds(self) -> float:
         """Return the processor time so far of its first process alone: the front end, in edge-serve."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        return own_cpu_seconds(self.pid)
 
     def answered(self, model: str) -> int:
         """Return the requests that a model has answered so far, by the server's statistics."""
@@ -73,19 +72,27 @@ def get(port: int, path: str) -> bytes:
         return connection.getresponse().read()
 
 
-def cpu_seconds(root: int) -> float:
-    """Return the processor time of a process and its descendants, with that of children that have ended."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
+def family(root: int) -> dict[int, list[str]]:
+    """Return a process and its descendants: their fields in /proc/PID/stat from the third on (proc_pid_stat(5))."""
+    fields = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
-            fields = path.read_text().rpartition(")")[2].split()  # proc_pid_stat(5): from the third field on
-            pid = int(path.parent.name)
-            parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
-    family = {root}
-    while found := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= found
-    return sum(ticks.get(pid, 0) for pid in family) / os.sysconf("SC_CLK_TCK")
+            fields[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    members = {root}
+    while found := {pid for pid, one in fields.items() if int(one[1]) in members} - members:
+        members |= found
+    return {pid: fields[pid] for pid in members & fields.keys()}
+
+
+def cpu_seconds(root: int) -> float:
+    """Return the processor time of a process and its descendants, with that of children that have ended."""
+    return sum(int(ticks) for fields in family(root).values() for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def own_cpu_seconds(pid: int) -> float:
+    """Return the processor time of one process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.servers import own_cpu_seconds
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
@@ -30,7 +31,6 @@ from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.front.workers import OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 #: answers with the inputs; the shortest way through a worker
 _BACKEND = """
 from edge_serve.backends.base import Reply
@@ -103,12 +103,6 @@ def make_config(name: str) -> dict[str, object]:
     }
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
 async def measure(count: int, batch: int, policy: PollPolicy) -> dict[str, float]:
     """Return the figures of `count` batches of `batch` requests, one after the other."""
     data = np.arange(16, dtype=np.int32).tobytes()
@@ -129,10 +123,10 @@ async def measure(count: int, batch: int, policy: PollPolicy) -> dict[str, float
         warm.send()
         await warm.done
         model.listener = run
-        before = time.process_time(), cpu_seconds(model.pids()[0])
+        before = time.process_time(), own_cpu_seconds(model.pids()[0])
         run.send()
         await run.done
-        front, back = time.process_time() - before[0], cpu_seconds(model.pids()[0]) - before[1]
+        front, back = time.process_time() - before[0], own_cpu_seconds(model.pids()[0]) - before[1]
         await model.close()
         await workers.stop()
         arena.close()

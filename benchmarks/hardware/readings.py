@@ -53,11 +53,11 @@ def of_page(page: str) -> tuple[str, dict[str, float]]:
     return uuid, {name: float(value) for name, one, value in found if one == uuid}
 
 
-def means(server: Server, samples: int, sleep: Callable[[float], None] = time.sleep) -> dict[str, float]:
+def means(server: Server, samples: int) -> dict[str, float]:
     """Return the means of the first GPU's metrics, read once a second; nothing that the device does not tell."""
     read = []
     for _ in range(max(1, samples)):
-        sleep(1.0)
+        time.sleep(1.0)
         read.append(of_page(get(server.metrics_port, "/metrics").decode())[1])
     return {name: statistics.mean(one[name] for one in read) for name in read[0] if all(name in one for one in read)}
 
