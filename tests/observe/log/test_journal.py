@@ -88,19 +88,6 @@ def attach(sent: Sent, clock: Time) -> log.LogControl:
     return control
 
 
-def test_records_become_entries_with_what_they_are_about(logger: logging.Logger) -> None:
-    sent = Sent()
-    attach(sent, Time())
-    logger.warning("model %s is slow", "m", extra=model_fields("m", 1))
-
-    (entry,) = sent.entries
-    assert (entry["MESSAGE"], entry["PRIORITY"], entry["MODEL"], entry["VERSION"]) == ("model m is slow", "4", "m", "1")
-    assert (Path(entry["CODE_FILE"]).name, entry["CODE_FUNC"]) == (
-        "test_journal.py",
-        "test_records_become_entries_with_what_they_are_about",
-    )
-
-
 def test_a_table_for_the_reader_of_lines_is_no_entry(logger: logging.Logger) -> None:
     sent = Sent()
     attach(sent, Time())

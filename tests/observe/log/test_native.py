@@ -22,16 +22,6 @@ def test_an_entry_reads_as_it_was_written(fields: dict[str, str]) -> None:
     assert parse(encode(fields)) == {name: value.replace("\udcff", "?") for name, value in fields.items()}
 
 
-def test_entries_arrive_in_order(tmp_path: Path) -> None:
-    with journald(tmp_path) as peer:
-        sender = NativeSender(peer.path)
-        for number in range(5):
-            assert sender.send({"MESSAGE": str(number)})
-        sender.close()
-
-        assert [entry["MESSAGE"] for entry in peer.entries()] == list("01234")
-
-
 def test_a_long_entry_is_sent_in_a_sealed_file(tmp_path: Path) -> None:
     with journald(tmp_path) as peer:
         sender = NativeSender(peer.path)

@@ -134,14 +134,6 @@ def test_wrong_use_is_status_2(arguments: list[str], capsys: pytest.CaptureFixtu
     assert said.endswith(f"; see 'edge-serve {arguments[0]} --help'\n")
 
 
-def test_help_names_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["status", "--help"])
-    assert ended.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "0 ready, 1 not ready (starting, stopping, safe mode), 2 wrong use, 3 no server, 4 it does not tell" in text
-
-
 def test_the_page_and_the_help_tell_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     known = [command.READY, command.NOT_READY, 2, client.ABSENT, client.UNKNOWN, cli.OUTPUT_LOST, cli.INTERRUPTED]
     page = (Path(__file__).parents[3] / "docs" / "status.md").read_text()
