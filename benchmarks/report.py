@@ -75,7 +75,7 @@ def machine() -> Row:
         "memory_gb": round(int(memory[0].split()[1]) / 1e6, 1) if memory else None,
         "kernel": platform.release(),
         "python": f"{platform.python_version()}, {_builder()}",
-        "packages": {name: _version(name) for name in ("edge-serve", "numpy", "orjson", "onnxruntime")},
+        "packages": {name: package_version(name) for name in ("edge-serve", "numpy", "orjson", "onnxruntime")},
         "load_before": os.getloadavg()[0],
     }
 
@@ -92,7 +92,8 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

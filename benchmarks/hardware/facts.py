@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from benchmarks.hardware.outcome import Skipped
-from benchmarks.report import Row, machine
+from benchmarks.report import Row, machine, package_version
 from edge_serve.devices.find import find_devices
+from edge_serve.doctor.gpu import driver_version
 
 PACKAGES = (
     "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "cuda-bindings", "pycuda",
@@ -28,8 +27,8 @@ def collect() -> dict[str, Any]:
         "gpus": [str(one) for one in gpus.found],
         "gpu_problem": " ".join(filter(None, (gpus.reason, gpus.advice))),
         "cuda_of_driver": ".".join(map(str, gpus.cuda)),
-        "driver": _driver(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "driver": driver_version(_first_line("/proc/driver/nvidia/version")),
+        "packages": {name: version for name in PACKAGES if (version := package_version(name))},
         **{name: text for name, path in FILES.items() if (text := _first_line(path))},
     }
 
@@ -47,18 +46,6 @@ def boot() -> Row:
     if done.returncode:
         raise Skipped(f"systemd-analyze: {(done.stderr or done.stdout).strip()[-300:]}")
     return {"boot": done.stdout.splitlines()[0]}
-
-
-def _driver() -> str:
-    found = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", _first_line("/proc/driver/nvidia/version"))
-    return found[1] if found else ""
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _first_line(path: str) -> str:

@@ -10,7 +10,6 @@ import os
 import socket
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -182,18 +181,13 @@ def _rate(server: Server, request: bytes, seconds: float) -> float:
 
 def _share(server: Server, request: bytes, connections: int, seconds: float) -> int:
     """Return the answers that came after a fifth of the time, and before its end."""
-    counts: list[int] = []
 
-    def ask() -> None:
+    def ask(_: int) -> int:
         ends = itertools.accumulate(load.latencies(server, request, seconds))
-        counts.append(sum(seconds / 5 < end <= seconds for end in ends))
+        return sum(seconds / 5 < end <= seconds for end in ends)
 
-    threads = [threading.Thread(target=ask) for _ in range(connections)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(counts)
+    with ThreadPoolExecutor(connections) as pool:
+        return sum(pool.map(ask, range(connections)))
 
 
 def _statistics(server: Server, name: str) -> dict[str, int]:
