@@ -23,8 +23,6 @@ class Mailbox:
     address: str
     sock: socket.socket
     seen: list[Message] = field(default_factory=list)
-    #: when each of `seen` came, seconds
-    times: list[float] = field(default_factory=list)
 
     def wait_for(self, wanted: Callable[[Message], bool], limit: float = PATIENCE) -> Message:
         """The next message that is `wanted`; those before it are in `seen`.
@@ -47,7 +45,6 @@ class Mailbox:
         except TimeoutError:
             return None
         self.seen.append(dict(line.split("=", 1) for line in text.splitlines()))
-        self.times.append(time.monotonic())
         return self.seen[-1]
 
     def drain(self) -> list[Message]:
@@ -67,15 +64,13 @@ def mailbox(path: Path) -> Iterator[Mailbox]:
 
 
 @contextlib.contextmanager
-def supervised(
-    box: Mailbox, *arguments: str, watchdog: float = 0.0, environment: dict[str, str] | None = None, faults: str = ""
-) -> Iterator[Running]:
+def supervised(box: Mailbox, *arguments: str, watchdog: float = 0.0, faults: str = "") -> Iterator[Running]:
     """A server started as systemd would start it, killed at the end if it still runs; waits for nothing.
 
     Args:
         faults: modes of `faulty`, which starts the server then.
     """
-    given = {"NOTIFY_SOCKET": box.address, **(environment or {})}
+    given = {"NOTIFY_SOCKET": box.address}
     if watchdog:
         given["WATCHDOG_USEC"] = str(int(watchdog * 1e6))
     prefix = [sys.executable, str(faulty.__file__), faults] if faults else []
