@@ -140,17 +140,19 @@ class Collector:
         await asyncio.sleep(0)
         server = self._server()
         await asyncio.sleep(0)
+        events, errors = sources.events.newest() if sources.events else ((), ())
         facts = StatusFacts(
-            round(time.time() * 1000),
-            self._clock.now_ns(),
-            server,
-            rows,
-            await _sum(counters),
-            workers,
-            self._readings,
-            sources.statistics.http(),
-            (sources.statistics.tensor_memory(), sources.memory_limit),
-            *(sources.events.newest() if sources.events else ((), ())),
+            time_ms=round(time.time() * 1000),
+            clock_ns=self._clock.now_ns(),
+            server=server,
+            models=rows,
+            totals=await _sum(counters),
+            workers=workers,
+            readings=self._readings,
+            http=sources.statistics.http(),
+            tensor_memory=(sources.statistics.tensor_memory(), sources.memory_limit),
+            events=events,
+            errors=errors,
         )
         await asyncio.sleep(0)
         document = build(facts)
@@ -182,24 +184,24 @@ def model_facts(served: Served) -> ModelFacts:
     """Collect the facts of a version that serves."""
     opened, signature = served.opened, served.signature
     return ModelFacts(
-        served.name,
-        served.version,
-        served.config.backend or signature.platform,
-        served.statistics,
-        served.load_seconds,
-        opened.memory_bytes() if opened else 0,
-        tuple(dict.fromkeys(opened.pids())) if opened else (),
-        len(opened.numbers) if opened else 0,
-        signature.max_batch_size,
-        signature.decoupled,
-        opened.complete if opened else True,
-        served.healthy or served.swapping,
-        served.runner.in_flight(),
-        served.runner.oldest_batch_seconds(),
-        served.health.reason,
-        sum(served.gpu_memory.values()),
-        namespace_of(served.identity),
-        served.revision,
+        name=served.name,
+        version=served.version,
+        backend=served.config.backend or signature.platform,
+        statistics=served.statistics,
+        load_seconds=served.load_seconds,
+        memory_bytes=opened.memory_bytes() if opened else 0,
+        pids=tuple(dict.fromkeys(opened.pids())) if opened else (),
+        instances=len(opened.numbers) if opened else 0,
+        max_batch_size=signature.max_batch_size,
+        decoupled=signature.decoupled,
+        complete=opened.complete if opened else True,
+        healthy=served.healthy or served.swapping,
+        in_flight=served.runner.in_flight(),
+        oldest_batch_seconds=served.runner.oldest_batch_seconds(),
+        refusal=served.health.reason,
+        gpu_memory_bytes=sum(served.gpu_memory.values()),
+        namespace=namespace_of(served.identity),
+        revision=served.revision,
     )
 
 

@@ -94,16 +94,16 @@ class Probe:
         if self._read_gpus is None:
             self._read_gpus = seen_by_cuda(find_gpus(self._root), self._found) if self._gpu else no_gpus
         return Readings(
-            self._machine.read(time.monotonic_ns()),
-            len(os.sched_getaffinity(0)),
-            _load_average(),
-            tuple(read_temperatures(self._root)),
-            tuple(self._read_gpus()),
-            {pid: read_process(pid, self._root) for pid in pids},
-            found,
-            self._versions,
-            read_updates(self._updates, time.time()),
-            read_system(self._system),
+            machine=self._machine.read(time.monotonic_ns()),
+            cores=len(os.sched_getaffinity(0)),
+            load=_load_average(),
+            temperatures=tuple(read_temperatures(self._root)),
+            gpus=tuple(self._read_gpus()),
+            processes={pid: read_process(pid, self._root) for pid in pids},
+            found=found,
+            versions=self._versions,
+            updates=read_updates(self._updates, time.time()),
+            system=read_system(self._system),
         )
 
 
@@ -124,9 +124,9 @@ def read_process(pid: int, root: Path = Path("/")) -> ProcessReading:
     folder = root / "proc" / str(pid)
     pages = _field(folder / "statm", lambda text: int(text.split()[1]))
     return ProcessReading(
-        pages * os.sysconf("SC_PAGE_SIZE") if pages is not None else None,
-        _field(folder / "smaps_rollup", _pss),
-        _age(folder, root),
+        rss_bytes=pages * os.sysconf("SC_PAGE_SIZE") if pages is not None else None,
+        pss_bytes=_field(folder / "smaps_rollup", _pss),
+        uptime_seconds=_age(folder, root),
     )
 
 
