@@ -166,34 +166,26 @@ def stable(record: Record) -> Record:
 
 def as_text(record: Record) -> str:
     """Return a record as the text of its file."""
-    return json.dumps(
-        {
-            "boot": record.boot,
-            "phase": record.phase.value,
-            "now": asdict(record.now),
-            "helpless": record.helpless,
-            "trying": record.trying,
-            "tries": record.tries,
-            "since_ns": record.since_ns,
-            "deaths": [asdict(death) for death in record.deaths],
-            "left_out": {name: asdict(one) for name, one in record.left_out.items()},
-        },
-        indent=1,
-    )
+    return json.dumps({**asdict(record), "phase": record.phase.value}, indent=1)
 
 
 def from_text(text: str) -> Record:
     """Parse a file. One that cannot be parsed is an empty record, because a guess could keep good models out."""
     try:
         value = json.loads(text)
-        left_out = {
-            name: LeftOut(str(one["fingerprint"]), str(one["reason"])) for name, one in value["left_out"].items()
-        }
-        deaths = tuple(_suspects(death) for death in value["deaths"])
-        phase, now, helpless = StartPhase(value["phase"]), _suspects(value["now"]), value["helpless"] is True
-        # older releases did not write these members
-        trying, tries, since_ns = value.get("trying") is True, int(value.get("tries", 0)), int(value.get("since_ns", 0))
-        return Record(str(value["boot"]), phase, now, deaths, left_out, helpless, trying, tries, since_ns)
+        return Record(
+            boot=str(value["boot"]),
+            phase=StartPhase(value["phase"]),
+            now=_suspects(value["now"]),
+            deaths=tuple(map(_suspects, value["deaths"])),
+            left_out={name: LeftOut(str(one["fingerprint"]), str(one["reason"]))
+                      for name, one in value["left_out"].items()},
+            helpless=value["helpless"] is True,
+            # older releases did not write these members
+            trying=value.get("trying") is True,
+            tries=int(value.get("tries", 0)),
+            since_ns=int(value.get("since_ns", 0)),
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Record()
 
