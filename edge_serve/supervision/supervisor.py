@@ -98,8 +98,10 @@ class Supervisor:
         registry, now = self._registry, self._clock.now_ns()
         summaries = await gathered(registry.summaries())
         await asyncio.sleep(0)
-        if not self._stopping:
-            self._notify_state(self._line(summaries))
+        line = self._line(summaries)
+        if line != self._status and not self._stopping:
+            self._status = line
+            self._notifier.notify(notify.status(line))
         await asyncio.sleep(0)
         if not self._started or self._reloading:
             self._check_progress(now, summaries)
@@ -183,11 +185,6 @@ class Supervisor:
             summaries, loaded=self._service.started, safe=self.safe_mode, unreadable=registry.load_history.unreadable,
             lacking=registry.unready_required(),
         )  # fmt: skip
-
-    def _notify_state(self, line: str) -> None:
-        if line != self._status:
-            self._status = line
-            self._notifier.notify(notify.status(line))
 
     async def _feed(self, now: int) -> None:
         """Check workers and schedulers, also without a watchdog: a worker that hangs is killed here."""
