@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
@@ -302,7 +302,10 @@ async def _described(
     called = "\n".join([*(tensor.name for tensor in config.input), *(tensor.name for tensor in config.output)])
     for asked in (bare, listed) if config.output else (bare,):
         with contextlib.suppress(EdgeServeError):  # the load, which follows, says why
-            spec = replace(_spec(found, asked, version), pack=pack, backend_config={**settings, DECLARED_NAMES: called})
+            spec = ModelSpec(
+                found.name, version, found.directory, found.directory / str(version), model_config_to_json(asked),
+                pack=pack, backend_config={**settings, DECLARED_NAMES: called},
+            )  # fmt: skip
             told = await workers.describe(spec, config.backend)
             return model_config_from_json(told) if told else bare
     return bare
@@ -336,10 +339,6 @@ def _batch_line(config: pb.ModelConfig, model: pb.ModelConfig, text: str) -> Rep
         return ReportLine("max_batch_size", declared, str(model.max_batch_size or "") if line else "", line)
     found = "has a batch dimension" if model.max_batch_size else "has no batch dimension"
     return ReportLine("max_batch_size", declared, found, line, not config.max_batch_size or model.max_batch_size > 0)
-
-
-def _spec(found: FoundModel, config: pb.ModelConfig, version: int) -> ModelSpec:
-    return ModelSpec(found.name, version, found.directory, found.directory / str(version), model_config_to_json(config))
 
 
 def _config_text(found: FoundModel) -> str:
