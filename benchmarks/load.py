@@ -53,8 +53,8 @@ def perf_analyzer(
     raise RuntimeError(f"perf_analyzer: no figure from {server.name}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
 
 
-def wrk(address: str, path: str, body: bytes, connections: int, seconds: int = 3) -> tuple[float, float]:
-    """Return (requests/s, p99 in us) of POSTs of one body.
+def wrk(address: str, path: str, body: bytes, connections: int) -> tuple[float, float]:
+    """Return (requests/s, p99 in us) of POSTs of one body for 3 seconds.
 
     Raises:
         peer.NoPeerError: wrk is not installed.
@@ -69,7 +69,7 @@ def wrk(address: str, path: str, body: bytes, connections: int, seconds: int = 3
             f'wrk.method = "POST"\nlocal file = io.open("{folder}/body", "rb")\n'
             'wrk.body = file:read("*a")\nfile:close()\n'
         )
-        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script)]
+        command = ["wrk", "-t1", f"-c{connections}", "-d3s", "--latency", "-s", str(script)]
         done = subprocess.run([*command, f"http://{address}{path}"], capture_output=True, text=True, timeout=60)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
     p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", done.stdout)

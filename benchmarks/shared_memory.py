@@ -102,9 +102,6 @@ def _request(server: Server) -> bytes:
     shared = {"shared_memory_region": "r", "shared_memory_byte_size": NBYTES}
     sent = {"name": "INPUT0", "datatype": "FP32", "shape": [NBYTES // 4], "parameters": shared}
     wanted = {"name": "OUTPUT0", "parameters": {**shared, "shared_memory_offset": NBYTES}}
-    return _post("/v2/models/echo/infer", {"inputs": [sent], "outputs": [wanted]})
-
-
-def _post(path: str, document: object) -> bytes:
-    body = json.dumps(document).encode()
-    return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    body = json.dumps({"inputs": [sent], "outputs": [wanted]}).encode()
+    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body

@@ -131,9 +131,7 @@ def measured(name: str) -> tuple[int, ...]:
     return shapes(name)[len(shapes(name)) // 2]
 
 
-def rows(
-    count: int, seed: int = 1, shape: tuple[int, ...] = SHAPE
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def rows(count: int, seed: int = 1, shape: tuple[int, ...] = SHAPE) -> Rows:
     """Return FP32[count, *shape]."""
     return np.random.default_rng(seed).random((count, *shape), dtype=np.float32)
 
