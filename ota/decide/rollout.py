@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 
@@ -81,9 +81,10 @@ def start_time(wish: BundleRollout, device: DeviceDocument, spread_seconds: int)
     return wish.not_before + spread_seconds * bucket(f"{wish.salt}/start", device.device) / BUCKETS
 
 
-def choosable_releases(wish: BundleRollout) -> set[int]:
-    """Return the releases that `choose` may name for a device, besides the one that the device has."""
-    return {wish.want, wish.previous, *(one.previous for one in wish.steps), *wish.pin.values()} - {0}
+def choosable_releases(wish: BundleRollout, rings: Iterable[str]) -> set[int]:
+    """Return the releases that `choose` may name for devices in rings, besides the one that a device has."""
+    own = (wish.reached.get(ring, 0) for ring in rings)
+    return {wish.want, wish.previous, *own, *wish.pin.values()} - {0}
 
 
 def find_previous(wish: BundleRollout, ring: str) -> int:
@@ -91,7 +92,7 @@ def find_previous(wish: BundleRollout, ring: str) -> int:
 
     It is the last release that reached all of this ring, else the last one that reached all rings, and not denied.
     """
-    found = [*(one.previous for one in wish.steps if one.ring == ring), wish.previous]
+    found = (wish.reached.get(ring, 0), wish.previous)
     return next((one for one in found if one and one not in wish.deny), 0)
 
 

@@ -16,20 +16,16 @@ MOST_BYTES = 1024 * 1024
 MOST_MODELS = 256
 MOST_STEPS = 32
 MOST_PINS = 10_000
+#: rings that were ever stepped: also those without devices
+MOST_RINGS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """A ring, and the percentage of its devices that may have the release.
-
-    Attributes:
-        previous: the last release that reached all of the ring by steps of its own; 0 = as `BundleRollout.previous`.
-            Its member is `x-previous`: an older edge-ota ignores it.
-    """
+    """A ring, and the percentage of its devices that may have the release."""
 
     ring: str
     percent: float
-    previous: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,8 @@ class BundleRollout:
     Attributes:
         family: of the bundle; for the system its product.
         want: the release; previous: the last one that reached all rings (0 = none has).
+        reached: ring -> the last release before that reached all of this ring; it precedes `previous`. Its member is
+            `x-reached`: an older edge-ota ignores it.
         salt: what devices are hashed with; a new one for each release, so that not always the same are first.
         not_before: seconds since the epoch; 0 = at once.
         window: when a device may switch, `02:00-05:00` in its local time; "" = at any time.
@@ -50,6 +48,7 @@ class BundleRollout:
     family: str
     want: int
     previous: int = 0
+    reached: Mapping[str, int] = field(default_factory=dict)
     paused: bool = False
     salt: str = ""
     steps: tuple[RolloutStep, ...] = ()
@@ -121,24 +120,21 @@ def _wish(bundle: str, members: Members, family: str = "family") -> BundleRollou
         family=name(members.text(family), f"{bundle}: {family}"),
         want=members.integer("want", least=1),
         previous=members.integer("previous", 0),
+        reached=_releases_by_name(members, "x-reached", MOST_RINGS),
         paused=members.boolean("paused", False),
         salt=members.text("salt", ""),
         steps=tuple(_step(one) for one in members.objects("steps", [], most=MOST_STEPS)),
         not_before=_time(members, "not_before"),
         window=_window(members),
         deny=frozenset(_releases(members)),
-        pin=_pins(members),
+        pin=_releases_by_name(members, "pin", MOST_PINS),
     )
     members.end()
     return wish
 
 
 def _step(members: Members) -> RolloutStep:
-    step = RolloutStep(
-        ring=name(members.text("ring"), "a ring"),
-        percent=members.number("percent", most=100.0),
-        previous=members.integer("x-previous", 0),
-    )
+    step = RolloutStep(name(members.text("ring"), "a ring"), members.number("percent", most=100.0))
     members.end()
     return step
 
@@ -168,10 +164,10 @@ def _releases(members: Members) -> list[int]:
     return found
 
 
-def _pins(members: Members) -> dict[str, int]:
-    found = members.table("pin", {}, most=MOST_PINS)
-    for device, release in found.items():
-        name(device, "a pinned device")
+def _releases_by_name(members: Members, member: str, most: int) -> dict[str, int]:
+    found = members.table(member, {}, most=most)
+    for key, release in found.items():
+        name(key, member)
         if isinstance(release, bool) or not isinstance(release, int) or release < 1:
-            members.refuse(f"pin.{device}", release, "expected a release number")
+            members.refuse(f"{member}.{key}", release, "expected a release number")
     return found

@@ -202,7 +202,7 @@ def _rollout(rollout: Rollout) -> dict[str, str]:
             "rings": ", ".join(f"{one.ring} {one.percent:g} %" for one in wish.steps),
             "release of other devices": str(wish.previous or ""),
             "release of other devices by ring": ", ".join(
-                f"{one.ring} {one.previous}" for one in wish.steps if one.previous
+                f"{ring} {release}" for ring, release in sorted(wish.reached.items())
             ),
             "halted": "yes" if wish.paused else "",
             "denied releases": ", ".join(map(str, sorted(wish.deny))),

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -79,12 +79,10 @@ def rollout_dict(rollout: Rollout) -> dict[str, Any]:
 
 def _wish_dict(wish: BundleRollout, family: str = "family") -> dict[str, Any]:
     value: dict[str, Any] = {family: wish.family, "want": wish.want, "salt": wish.salt}
-    value["steps"] = [
-        {"ring": one.ring, "percent": one.percent, **({"x-previous": one.previous} if one.previous else {})}
-        for one in wish.steps
-    ]
+    value["steps"] = [{"ring": one.ring, "percent": one.percent} for one in wish.steps]
     optional: dict[str, Any] = {
         "previous": wish.previous,
+        "x-reached": dict(wish.reached),
         "paused": wish.paused,
         "window": wish.window,
         "deny": sorted(wish.deny),
@@ -129,9 +127,8 @@ def start(
     """Return the document in which a fleet wants a release. Devices are hashed again for it.
 
     A lower number is a rollback: devices go back as they would go forward. The devices of a ring that the release does
-    not include yet have the last one that reached all of this ring; a ring with such a release and without a step gets
-    one of 0 %. Starting the release that the fleet wants already is a step: a halt and the start time stay, and while
-    it is halted, its shares.
+    not include yet have the last one that reached all of this ring. Starting the release that the fleet wants already
+    is a step: a halt and the start time stay, and while it is halted, its shares.
 
     Args:
         devices: those of the fleet; the salt is chosen so that percentages include the right share of them.
@@ -152,7 +149,8 @@ def start(
         want=release,
         previous=_find_common(before, reached, devices) if before else 0,
         salt=fair_salt(f"{bundle}/{release}/{rollout.serial + 1}", devices),
-        steps=_first_steps(steps, reached, {one.ring for one in devices}),
+        reached=reached,
+        steps=tuple(RolloutStep(*one) for one in steps.items()),
         window=before.window if before else "",
         deny=before.deny if before else frozenset(),
         pin=before.pin if before else {},
@@ -162,25 +160,20 @@ def start(
 
 
 def _find_reached(rollout: Rollout, before: BundleRollout, now: float) -> dict[str, int]:
-    """Return ring -> the last release that all devices of the ring were to have; 0 = none that is known.
+    """Return ring -> the last release that all devices of the ring were to have, also of rings without devices now.
 
     Devices get it without a step and without a gate, so a rollout that is halted, denied, or about to start counts for
     none of its rings.
     """
     counts = not before.paused and before.want not in before.deny and before.not_before + rollout.spread_seconds <= now
-    return {one.ring: before.want if counts and one.percent == 100 else one.previous for one in before.steps}
+    whole = {one.ring for one in before.steps if counts and one.percent == 100}
+    return {**before.reached, **dict.fromkeys(whole, before.want)}
 
 
 def _find_common(before: BundleRollout, reached: Mapping[str, int], devices: Sequence[DeviceDocument]) -> int:
     """Return the last release that reached each ring with devices; pinned ones do not count. 0 = none."""
-    rings = {one.ring for one in devices if one.device not in before.pin} or set(reached)
+    rings = {one.ring for one in devices if one.device not in before.pin} or {one.ring for one in before.steps}
     return before.want if rings and all(reached.get(one) == before.want for one in rings) else before.previous
-
-
-def _first_steps(steps: Mapping[str, float], reached: Mapping[str, int], rings: Set[str]) -> tuple[RolloutStep, ...]:
-    """Return the steps of a new release, and one of 0 % for each other ring that keeps its own release before."""
-    kept = {ring: 0.0 for ring, release in reached.items() if release and ring in rings - steps.keys()}
-    return tuple(RolloutStep(ring, percent, reached.get(ring, 0)) for ring, percent in {**steps, **kept}.items())
 
 
 def describe_previous(wish: BundleRollout, rings: Iterable[str]) -> str:
@@ -242,11 +235,8 @@ def _with_shares(wish: BundleRollout, steps: Mapping[str, float]) -> BundleRollo
 
 def merge_shares(wish: BundleRollout, steps: Mapping[str, float]) -> BundleRollout:
     """Return a rollout with other percentages of some rings."""
-    known = {one.ring: one for one in wish.steps}
-    changed = {
-        ring: RolloutStep(ring, share, known[ring].previous if ring in known else 0) for ring, share in steps.items()
-    }
-    return replace(wish, steps=tuple({**known, **changed}.values()))
+    shares = {**{one.ring: one.percent for one in wish.steps}, **steps}
+    return replace(wish, steps=tuple(RolloutStep(*one) for one in shares.items()))
 
 
 def _refuse_halted(wish: BundleRollout) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -339,16 +339,18 @@ def find_needed_targets(repository: Path, state: RepositoryState, fleet: str) ->
     """
     listed = state.targets_of(ROLLOUT)
     rollout = _read_rollout(repository, state, fleet)
-    found = {rollout_target(fleet)}
+    found, rings = {rollout_target(fleet)}, set()
     for one in listed:
         # a copy for one fleet lacks the devices of the others
         if one.startswith("devices/") and (repository / stored_target(one, listed[one].hashes["sha256"])).exists():
             device = one[8:-5]
-            if read_device(read_target(repository, one, listed[one]), device).fleet == fleet:
+            document = read_device(read_target(repository, one, listed[one]), device)
+            if document.fleet == fleet:
                 found.add(one)
-    found |= _needed_systems(state, rollout.system)
+                rings.add(document.ring)
+    found |= _needed_systems(state, rollout.system, rings)
     for wish in rollout.models.values():
-        targets = {manifest_target(wish.family, wish.bundle, one) for one in choosable_releases(wish)}
+        targets = {manifest_target(wish.family, wish.bundle, one) for one in choosable_releases(wish, rings)}
         targets.add(floor_target(wish.family))
         found |= targets & state.targets_of(family_role(wish.family)).keys()
     return found
@@ -363,11 +365,11 @@ def _read_rollout(repository: Path, state: RepositoryState, fleet: str) -> Rollo
     return read_rollout(read_target(repository, target, listed[target]), fleet)
 
 
-def _needed_systems(state: RepositoryState, wish: BundleRollout | None) -> set[str]:
-    """Return the documents of the systems that a fleet may run, for all profiles and processors."""
+def _needed_systems(state: RepositoryState, wish: BundleRollout | None, rings: Set[str]) -> set[str]:
+    """Return the documents of the systems that rings of a fleet may run, for all profiles and processors."""
     if wish is None or SYSTEM not in state.roles:
         return set()
-    versions = choosable_releases(wish)
+    versions = choosable_releases(wish, rings)
     return {
         one
         for one in state.targets_of(SYSTEM)

@@ -325,7 +325,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.wishes() else ", nothing rolled out"))
         for bundle, wish in sorted(rollout.wishes().items()):
             steps = " ".join(f"{one.ring}={one.percent:g}" for one in wish.steps)
-            before = describe_previous(wish, [*(one.ring for one in wish.steps), "other rings"])
+            before = describe_previous(wish, [*wish.reached, "other rings"])
             more = [f"before {before}"] if before != "none" else []
             more += ["HALTED"] if wish.paused else []
             more += [f"window {wish.window}"] if wish.window else []

@@ -10,7 +10,7 @@ import pytest
 from ota.decide.rollout import choose
 from ota.documents.device import DeviceDocument
 from ota.documents.names import SYSTEM
-from ota.documents.rollout import BundleRollout, Rollout, RolloutStep, read_rollout
+from ota.documents.rollout import MOST_STEPS, BundleRollout, Rollout, RolloutStep, read_rollout
 from ota.publish.rollouts import deny, halt, pin, rollout_dict, start, step, with_wish
 from ota.strict_json import to_canonical_json
 from tests.ota.publish.publisher import Publisher
@@ -150,7 +150,25 @@ def test_the_document_carries_the_release_before_of_each_ring(plant: Plant) -> N
     plant.start(17, lab=100)
     data = to_canonical_json(rollout_dict(replace(plant.document, serial=1)))
     assert read_rollout(data, "plant").wishes() == plant.document.wishes()
-    assert plant.wish.steps == (RolloutStep("lab", 100, 16), RolloutStep("prod", 0, 16))
+    assert (plant.wish.steps, plant.wish.reached) == ((RolloutStep("lab", 100),), {"lab": 16, "prod": 16})
+
+
+def test_a_ring_without_devices_keeps_its_release_before_for_the_next_device(plant: Plant) -> None:
+    """The only unit of a ring is replaced while the lab goes on."""
+    plant.devices = (LAB,)
+    plant.start(17, lab=100)
+    plant.start(18, lab=100)
+    assert plant.wish.previous == 17
+    assert [plant.release(PROD, active) for active in (16, 0)] == [16, 16]
+
+
+def test_a_fleet_may_have_more_rings_than_steps(plant: Plant) -> None:
+    rings = [f"site-{number}" for number in range(MOST_STEPS + 8)]
+    plant.devices = [DeviceDocument(f"{ring}-1", "plant", ring) for ring in rings]
+    plant.start(17, **dict.fromkeys(rings[:MOST_STEPS], 100))
+    plant.start(18, **{rings[-1]: 100})
+    assert [plant.release(one, 0) for one in (plant.devices[0], plant.devices[-1])] == [17, 18]
+    read_rollout(to_canonical_json(rollout_dict(replace(plant.document, serial=1))), "plant")
 
 
 def test_a_pinned_device_does_not_keep_a_rollout_from_its_end(plant: Plant) -> None:
