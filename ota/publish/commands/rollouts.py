@@ -284,11 +284,15 @@ def _deny(arguments: argparse.Namespace) -> int:
         changed = deny(rollout, arguments.bundle, release, denied)
         devices = read_devices(workspace, state, rollout.fleet).values()
         wish = wish_of(changed, arguments.bundle)
-        if denied and (unserved := find_unserved(wish, devices, release, time.time())):
+        unserved = find_unserved(wish, devices, release, time.time())
+        unserved_by_older = find_unserved(replace(wish, reached={}), devices, release, time.time())
+        if denied and unserved_by_older:
+            more = len(unserved_by_older) - len(unserved)
+            older = f", and {more} more if their edge-ota is too old to know the release before of each ring"
             print(
                 f"{len(unserved)} of {len(devices)} devices of {rollout.fleet} would serve no release of {wish.bundle} "
-                f"if they run {release}: they may have no other one yet ('rollout show'). Let them have one first with "
-                "'rollout step' or 'rollout start', or deny it all the same."
+                f"if they run {release}{older if more else ''}: they may have no other one yet ('rollout show'). Let "
+                "them have one first with 'rollout step' or 'rollout start', or deny it all the same."
             )
             if not confirm(f"Deny {wish.bundle} {release}?", arguments.yes):
                 raise OtaError(f"nothing was changed: {wish.bundle} {release} is not denied")

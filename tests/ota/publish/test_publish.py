@@ -247,6 +247,25 @@ def test_a_denial_that_leaves_devices_without_a_release_is_asked_about(
     assert "warning: fleet a: det 2 is wanted, and denied: devices serve none" in published.err
 
 
+@pytest.mark.fault("R1")
+def test_a_denial_is_asked_about_if_an_older_agent_would_serve_nothing(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows only the release before of all rings, and one ring came later."""
+    published.release(2)
+    published.do("device add", "dev-1", "--fleet", "a", "--ring", "prod")
+    published.do("rollout start", "a", "det", 1, "prod=50")
+    published.do("rollout step", "a", "det", "prod=100")
+    published.do("device add", "dev-2", "--fleet", "a", "--ring", "lab")
+    published.do("rollout start", "a", "det", 2, "lab=100", "prod=100")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    published.do("rollout deny", "a", "det", 2, status=1)
+    assert "1 of 2 devices of a would serve no release of det if they run 2" in published.out
+    assert "2, and 1 more if their edge-ota is too old to know the release before" in published.out
+    published.do("rollout start", "a", "det", 1, "lab=100", "prod=100")
+    published.do("rollout deny", "a", "det", 2)
+
+
 def test_a_release_that_did_not_arrive_is_not_what_the_others_get(published: Publisher) -> None:
     """Release 2 is bad and stops at 50 %; release 3 mends it: no further device gets 2 meanwhile."""
     published.release(2)
