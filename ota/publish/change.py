@@ -183,8 +183,8 @@ def check_clock(workspace: Workspace, state: RepositoryState, now: float, *, syn
     """Refuse to publish by a clock that may be wrong, and is far from the time of the last publication.
 
     Devices take the time of a publication for certain. After one from the future they refuse others as expired, until
-    that time has come, or the timestamp has new keys. Ahead, less than the life of a timestamp does no harm, so a cron
-    that keeps the timestamp alive is not refused. Behind, a publication lasts shorter by as much: half of its life.
+    that time has come, or the timestamp has new keys. Less than the life of a timestamp does no harm, so a cron that
+    keeps the timestamp alive is not refused, nor a publication after a clock that was ahead by as much is corrected.
 
     Args:
         synchronized: a time server has confirmed the clock.
@@ -196,13 +196,14 @@ def check_clock(workspace: Workspace, state: RepositoryState, now: float, *, syn
     ahead = (now - (now if issued is None else issued)) / DAY
     days = workspace.days_of(TIMESTAMP)
     said = f"the clock of this machine says {_time(now):%Y-%m-%d %H:%M} UTC, {abs(ahead):.1f} days"
-    if ahead > max(days - _MARGIN_DAYS, days / 2) and not synchronized:
+    limit = max(days - _MARGIN_DAYS, days / 2)
+    if ahead > limit and not synchronized:
         raise OtaError(
             f"{said} after the last publication, and no time server has confirmed it. If it is ahead, devices refuse "
             "later publications as expired: compare it with a watch, and correct it, or repeat the command with "
             "--clock-is-right"
         )
-    if -ahead > days / 2:
+    if -ahead > limit:
         raise OtaError(
             f"{said} before the last publication: one of the two times is wrong. Correct the clock. If it is right, "
             "devices that have fetched the last publication refuse others as expired until its time has come, and "

@@ -228,6 +228,18 @@ def test_a_cron_that_keeps_the_timestamp_alive_is_never_refused(
     check_clock(workspace, state, issued + life * DAY, synchronized=True)
 
 
+def test_a_publication_by_a_clock_that_was_ahead_and_accepted_goes_on_when_it_is_corrected(
+    no_time_server: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, factory = time.time(), (no_time_server.dir / "root.json").read_bytes()
+    with monkeypatch.context() as ahead:
+        device(no_time_server, "dev", at(ahead, 2.5), factory)
+        no_time_server.do("refresh")
+        device(no_time_server, "dev", now, factory)
+    no_time_server.do("rollout start", "a", "det", 1, "lab=100")
+    assert device(no_time_server, "dev", now, factory).target(rollout_target("a")) is not None
+
+
 @pytest.mark.fault("K1")
 def test_a_clock_that_was_ahead_is_corrected(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     factory, now = (published.dir / "root.json").read_bytes(), time.time()
