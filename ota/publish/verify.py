@@ -430,7 +430,8 @@ def check_newest(workspace: Workspace, state: RepositoryState, source: str) -> N
             "because devices may know the newer numbers. If a backup was restored, go on from the newer files with "
             f"'edge-ota publish recover --repository {workspace.repository} --root FILE', where FILE is a root.json "
             "that devices have. If these files were never uploaded, or some of them are lost everywhere, move "
-            f"{workspace.repository / 'metadata'} away and repeat this command"
+            f"{workspace.repository / 'metadata'} away and repeat this command. If devices may have seen them, publish "
+            "nothing before 'edge-ota publish rotate timestamp snapshot ROLE...', with each role that changed since"
         )
 
 

@@ -619,6 +619,22 @@ def test_a_copy_is_recovered_though_newer_files_are_damaged(fleet: Publisher, tm
     assert device(fleet, "dev", now, root.read_bytes()).versions() != seen
 
 
+def test_devices_that_saw_publications_which_are_lost_follow_after_new_keys(fleet: Publisher, tmp_path: Path) -> None:
+    old, now, root = (fleet.dir / "state.json").read_bytes(), time.time(), (fleet.dir / "root.json").read_bytes()
+    fleet.do("rollout start", "a", "det", 1, "lab=100")
+    fleet.do("refresh")
+    device(fleet, "dev", now, root)
+    (fleet.dir / "state.json").write_bytes(old)
+    said = fleet.refused("rollout halt", "a", "det", status=4)
+    assert said.endswith(
+        "nothing before 'edge-ota publish rotate timestamp snapshot ROLE...', with each role that changed since"
+    )
+    (fleet.repository / "metadata").rename(tmp_path / "away")
+    fleet.do("rotate", "timestamp", "snapshot", "rollout")
+    fleet.do("rollout halt", "a", "det")
+    assert b'"paused":true' in device(fleet, "dev", now, root).document(rollout_target("a"), 10**6)
+
+
 def test_files_that_strangers_signed_are_no_newer_ones(fleet: Publisher, tmp_path: Path) -> None:
     stranger = Publisher(tmp_path / "stranger")
     stranger.base.mkdir()
