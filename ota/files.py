@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ota.errors import NoSpace, StoreError, UsageError
+from ota.errors import NoSpace, StoreError, Untrusted, UsageError
 
 #: no document of edge-ota is longer
 MOST_DOCUMENT = 16 * 1024 * 1024
@@ -211,20 +211,25 @@ def replace_by_link(path: Path, target: Path) -> None:
         sync_directory(target.parent)
 
 
-def replace_by_copy(path: Path, target: Path) -> None:
-    """Replace a file durably by a copy of `path`.
+def replace_by_copy(path: Path, target: Path, sha256: str) -> None:
+    """Replace a file durably by a copy of `path`, which another program may change meanwhile.
 
     Raises:
         StoreError: `path` cannot be read, or the disk does not take the copy.
+        Untrusted: the copied bytes have another SHA-256; `target` stays.
     """
-    fresh = target.with_name(f".{target.name}.new")
+    fresh, found = target.with_name(f".{target.name}.new"), hashlib.sha256()
     with wrap_errors(target):
         with contextlib.suppress(FileNotFoundError):
             unlink(fresh)  # perhaps a hard link
         with create(fresh) as file:
             for piece in read_pieces(path):
+                found.update(piece)
                 write(file, fresh, piece)
             fsync(file, fresh)
+        if found.hexdigest() != sha256:
+            unlink(fresh)
+            raise Untrusted(f"{path} has another SHA-256 than {sha256}: get an undamaged copy, and repeat this command")
         rename(fresh, target)
         sync_directory(target.parent)
 

@@ -183,10 +183,8 @@ def _has(path: Path, data: bytes) -> bool:
 def put_blob(repository: Path, sha256: str, source: Path, *, copy: bool = False) -> bool:
     """Add a blob to the repository, verified. Return False if it is already there. A damaged one is replaced.
 
-    The blob is a hard link to `source`, so all users may read that, too.
-
     Args:
-        copy: it is a copy, because `source` is in other hands.
+        copy: the blob is a copy, because `source` is in other hands; else a hard link, so all users may read `source`.
 
     Raises:
         Untrusted: the source has other bytes.
@@ -195,10 +193,13 @@ def put_blob(repository: Path, sha256: str, source: Path, *, copy: bool = False)
     if target.is_file() and files.sha256_of(target)[0] == sha256:
         files.allow_reading(target)
         return False
-    if files.sha256_of(source)[0] != sha256:
-        raise Untrusted(f"{source} is damaged: its SHA-256 is not {sha256}; make the bundle again")
     files.make_directory(target.parent)
-    (files.replace_by_copy if copy else files.replace_by_link)(source, target)
+    if copy:
+        files.replace_by_copy(source, target, sha256)
+    elif files.sha256_of(source)[0] == sha256:
+        files.replace_by_link(source, target)
+    else:
+        raise Untrusted(f"{source} is damaged: its SHA-256 is not {sha256}; make the bundle again")
     files.allow_reading(target)
     return True
 

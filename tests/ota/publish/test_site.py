@@ -673,6 +673,28 @@ def test_a_recovery_that_was_interrupted_is_completed(
     fleet.do("verify")
 
 
+def test_a_recovery_takes_no_blob_that_changes_after_its_hash_was_checked(
+    fleet: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = shutil.copytree(fleet.repository, tmp_path / "web")
+    shutil.rmtree(fleet.repository / "blobs")
+    recover = ("recover", "--repository", web, "--root", fleet.dir / "root.json")
+    blob = next(one for one in (web / "blobs").rglob("*") if one.is_file())
+    good = blob.read_bytes()
+
+    def change(operation: files.DiskOperation) -> None:
+        if operation.kind == "create" and blob.name in operation.path:
+            blob.write_bytes(b"evil")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "point", change)
+        assert f"{blob} has another SHA-256 than " in fleet.refused(*recover, status=4)
+    assert not list((fleet.repository / "blobs").rglob(f"*{blob.name}*"))
+    blob.write_bytes(good)
+    fleet.do(*recover)
+    fleet.do("verify")
+
+
 def test_a_recovery_takes_only_what_the_metadata_lists(fleet: Publisher, tmp_path: Path) -> None:
     """The web server is not trusted: `rsync -a` keeps its links, and these lead to files of the publisher."""
     web, secret = tmp_path / "web", fleet.dir / "keys/timestamp-1.pem"
