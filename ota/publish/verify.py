@@ -291,25 +291,30 @@ def _check_blob(repository: Path, piece: Piece, what: str) -> None:
 
 
 def _check_rollout(rollout: Rollout, found: Findings, now: float) -> Iterator[str]:
-    """Yield the releases of a fleet. Record releases that devices would refuse; for a fleet without devices, as a
-    warning.
+    """Yield the releases of a fleet. Record releases that devices would refuse; for a fleet without devices, and for
+    releases before, as a warning.
     """
     devices = [one for one in found.devices.values() if one.fleet == rollout.fleet]
-    count = len(devices)
+    count, rings = len(devices), sorted({one.ring for one in devices})
     yield f"fleet {rollout.fleet}: serial {rollout.serial}, {count} devices" + (
         "" if rollout.wishes() else ", no releases"
     )
     for wish in rollout.wishes().values():
         steps = " ".join(f"{one.ring}={one.percent:g}%" for one in wish.steps)
         yield f"  {wish.bundle}: {wish.want} for {steps or 'no ring'}" + (" (halted)" if wish.paused else "")
-        for release in sorted({wish.want, *wish.pin.values()}):
-            if problem := _refused(wish, release, found):
+        wanted = {wish.want, *wish.pin.values()}
+        for release in sorted(wanted):
+            if problem := _refused(wish, release, "is wanted", found):
                 (found.problems if count else found.warnings).append(f"fleet {rollout.fleet}: {problem}")
+        for release in sorted(choosable_releases(wish, rings) - wanted - wish.deny):
+            if problem := _refused(wish, release, "is a release before", found):
+                found.warnings.append(
+                    f"fleet {rollout.fleet}: {problem}: devices that get it in place of {wish.want} refuse it"
+                )
         if wish.want in wish.deny:
-            serves = describe_previous(wish, sorted({one.ring for one in devices}))
             found.warnings.append(
-                f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied: devices serve "
-                + (serves if serves == "none" else f"release {serves}")
+                f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied; the releases before: "
+                + describe_previous(wish, rings or [*wish.reached, "other rings"])
             )
         elif wish.deny and (unserved := find_unserved(wish, devices, max(wish.deny), now)):
             found.warnings.append(
@@ -319,15 +324,16 @@ def _check_rollout(rollout: Rollout, found: Findings, now: float) -> Iterator[st
             )
 
 
-def _refused(wish: BundleRollout, release: int, found: Findings) -> str:
+def _refused(wish: BundleRollout, release: int, use: str, found: Findings) -> str:
+    """Return that devices would refuse a release, and why, such as `det 17 is wanted, and below the floor`; "" = no."""
     if wish.bundle == SYSTEM:
         known = {(one.product, one.version) for one in found.systems.values()}
-        return "" if (wish.family, release) in known else f"{wish.family} {release} is wanted, and not published"
+        return "" if (wish.family, release) in known else f"{wish.family} {release} {use}, and not published"
     manifest = found.manifests.get(manifest_target(wish.family, wish.bundle, release))
     if manifest is None:
-        return f"{wish.bundle} {release} of {wish.family} is wanted, and not published"
+        return f"{wish.bundle} {release} of {wish.family} {use}, and not published"
     if manifest.counter < found.floors.get((wish.family, wish.bundle), 0):
-        return f"{found.title_of(manifest)} is wanted, and below the floor"
+        return f"{found.title_of(manifest)} {use}, and below the floor"
     return ""
 
 

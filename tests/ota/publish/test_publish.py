@@ -244,7 +244,7 @@ def test_a_denial_that_leaves_devices_without_a_release_is_asked_about(
     assert "2 of 2 devices" in published.out
     published.do("rollout deny", "a", "det", 2, "--yes")
     published.do("verify")
-    assert "warning: fleet a: det 2 is wanted, and denied: devices serve none" in published.err
+    assert "warning: fleet a: det 2 is wanted, and denied; the releases before: none" in published.err
 
 
 @pytest.mark.fault("R1")

@@ -319,7 +319,23 @@ def test_verify_finds_what_is_missing_or_rolled_back(fleet: Publisher, tmp_path:
     assert "warning: fleet typo: det 1 is wanted, and below the floor" in fleet.err  # no device sees it
     fleet.do("rollout deny", "a", "det", 2)
     fleet.do("verify")
-    assert "warning: fleet a: det 2 is wanted, and denied: devices serve " in fleet.err
+    assert "warning: fleet a: det 2 is wanted, and denied; the releases before: " in fleet.err
+
+
+def test_verify_warns_of_a_release_before_that_devices_refuse(published: Publisher) -> None:
+    published.release(2)
+    published.do("device add", "dev-1", "--fleet", "a", "--ring", "lab")
+    published.do("rollout start", "a", "det", 1, "lab=100")
+    published.do("rollout start", "a", "det", 2, "lab=100")
+    published.do("verify")
+    assert "a release before" not in published.err
+    published.do("floor", "det", 2)
+    published.do("verify")
+    assert "fleet a: det 1 is a release before, and below the floor: devices that get it in place of 2" in published.err
+    published.do("device add", "dev-2", "--fleet", "a", "--ring", "spare")
+    published.do("rollout deny", "a", "det", 2, "--yes")
+    published.do("verify")
+    assert "fleet a: det 2 is wanted, and denied; the releases before: 1" in published.err
 
 
 def test_verify_finds_files_that_devices_refuse_though_their_content_is_signed(fleet: Publisher) -> None:
