@@ -182,6 +182,19 @@ def test_a_pinned_device_does_not_keep_a_rollout_from_its_end(plant: Plant) -> N
     assert plant.wish.previous == 16
 
 
+def test_an_unpinned_device_gets_the_release_before_of_its_ring(plant: Plant) -> None:
+    """Its ring was reached by 16, and while it is pinned, later releases reach all others."""
+    museum = DeviceDocument("old-1", "plant", "museum")
+    plant.devices = (LAB, PROD, museum)
+    plant.document = step(plant.document, plant.bundle, {"museum": 100})
+    plant.document = pin(plant.document, plant.bundle, "old-1", 16)
+    for release in (17, 18, 19):
+        plant.start(release, lab=100, prod=100)
+    assert (plant.wish.previous, plant.release_after_denial(19, PROD)) == (18, 18)
+    plant.document = pin(plant.document, plant.bundle, "old-1", 0)
+    assert [plant.release(museum, active) for active in (16, 0)] == [16, 16]
+
+
 def test_a_denied_release_is_left_by_all(plant: Plant) -> None:
     plant.start(17, lab=100, prod=100)
     plant.document = deny(plant.document, plant.bundle, 17, True)
