@@ -227,11 +227,10 @@ class Answers:
         data: of tensors that lie in the frame; size: their bytes.
     """
 
-    __slots__ = ("_added", "_layout", "count", "data", "parts", "room", "size")
+    __slots__ = ("_layout", "count", "data", "parts", "room", "size")
 
     def __init__(self, layout: TensorLayout, room: OutputRoom, count: int) -> None:
         self._layout = layout
-        self._added = 0
         self.room = room
         self.count = count
         self.parts: list[bytes] = [b""]
@@ -267,7 +266,7 @@ class Answers:
             outputs = reply.outputs if names is None else [tensor for tensor in reply.outputs if tensor.name in names]
             total = sum([len(tensor.data) for tensor in outputs])
             if total > INLINE_BYTES and not reserved:
-                room.reserve(replies, wanted, (self.count - self._added) // len(replies))
+                room.reserve(replies, wanted)
                 reserved = True
             base, block, unnamed = position, b"", []
             for tensor in outputs:
@@ -297,7 +296,7 @@ class Answers:
             parts += (ANSWER.pack(0, len(extra), len(block), base), extra + block)
         self.data.append(b"".join(data))
         self.parts += parts
-        self.size, self._added = position, self._added + len(replies)
+        self.size = position
 
 
 def _without_outputs(reply: Reply) -> bytes:

@@ -14,7 +14,7 @@ from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.pipelined import kind_of
 from edge_serve.workers.front.frames.batch import decode_answers, encode_execute
-from edge_serve.workers.wire.frames import HEADER_SIZE, PARTIAL_HEAD, REPLY_HEAD, FrameKind, parse_header
+from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, PARTIAL_HEAD, REPLY_HEAD, FrameKind, parse_header
 from edge_serve.workers.wire.layout import TensorLayout
 from tests.workers.harness import PATIENCE, config
 
@@ -54,6 +54,14 @@ class InstanceScene:
         *marks, _, meta = head.unpack_from(received, HEADER_SIZE)
         assert kind != FrameKind.REPLY or marks == sorted(marks)
         return batch_id, decode_answers(self.layout, received, HEADER_SIZE + head.size, meta, count, slot)[0]
+
+    def receive_need(self) -> tuple[int, int, bool]:
+        """Return the bytes, the token, and the mark of a NEED_OUTPUT, which must come next."""
+        received = self.receiver.receive()
+        assert received is not None, "the channel was closed"
+        assert parse_header(received)[1] == FrameKind.NEED_OUTPUT
+        nbytes, token, unused = NEED.unpack_from(received, HEADER_SIZE)
+        return nbytes, token, unused
 
 
 @contextlib.contextmanager

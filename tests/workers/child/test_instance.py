@@ -15,7 +15,7 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import INLINE_BYTES, DataType, InferTensor
 from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.child.memory import arena_imports
-from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, FrameKind, frame
+from edge_serve.workers.wire.frames import HEADER_SIZE, FrameKind, frame
 from edge_serve.workers.wire.layout import OFFSET_BITS
 from tests.footprint import footprint
 from tests.workers.child.instance_scene import InstanceScene, Slot, instance_scene
@@ -230,31 +230,53 @@ def test_requests_one_by_one_get_their_own_answers_from_a_model_that_uses_its_ou
     assert late.error is not None
 
 
-@pytest.mark.parametrize("expected", [0, 1, 3])
-def test_large_answers_of_one_batch_keep_their_data_when_they_outgrow_its_slot(expected: int) -> None:
+@pytest.mark.parametrize(("expected", "asks"), [(0, [(1, True), (2, False), (4, False)]), (1, [(2, False), (4, False)]),
+                                                (3, [])])  # fmt: skip
+def test_large_answers_of_one_batch_keep_their_data_when_they_outgrow_its_slot(
+    expected: int, asks: list[tuple[int, bool]]
+) -> None:
     """The slot that came with the batch has room for `expected` answers."""
-    size = 2 * INLINE_BYTES // 64
+    size, large = 2 * INLINE_BYTES // 64, 2 * INLINE_BYTES
     with scene(in_one_array(size)) as here:
-        here.send(7, *map(request, (range(16), range(16, 32), range(32, 48))), each=True,
-                  slot=(4096, expected * 2 * INLINE_BYTES))  # fmt: skip
-        slot = Slot(4096, here.arena[4096 : 4096 + expected * 2 * INLINE_BYTES])
-        if expected < 3:
-            asked = here.receiver.receive()
-            assert asked is not None
-            nbytes, token, unused = NEED.unpack_from(asked, HEADER_SIZE)
-            assert (nbytes, unused) == (3 * 2 * INLINE_BYTES, expected == 0)
-            here.instance.grant_slot(token, 1 << 19, nbytes, "")
-            slot = Slot(1 << 19, here.arena[1 << 19 : (1 << 19) + nbytes])
+        here.send(7, *map(request, (range(16), range(16, 32), range(32, 48))), each=True, slot=(0, expected * large))
+        slot = Slot(0, here.arena[: expected * large])
+        for answers, unused in asks:
+            nbytes, token, is_unused = here.receive_need()
+            assert (nbytes, is_unused) == (answers * large, unused)
+            place = slot.offset + 4 * large
+            here.instance.grant_slot(token, place, nbytes, "")
+            slot = Slot(place, here.arena[place : place + nbytes])
         replies = here.receive(slot)[1]
     assert [values(one) for one in replies] == [list(range(start, start + 16)) * size for start in (0, 16, 32)]
+
+
+def test_an_answer_asks_for_no_more_memory_than_there_is_before_it_fails() -> None:
+    large = 2 * INLINE_BYTES
+
+    def execute(batch: Sequence[BackendRequest]) -> list[Reply]:
+        first = int(batch[0].inputs[0].array().flat[0])
+        output = np.full((1, (4 if first == 0 else 1) * large // 4), first, np.int32)
+        return [Reply([InferTensor("OUTPUT0", DataType.INT32, output.shape, output.data.cast("B"))])]
+
+    with scene(execute) as here:
+        here.send(7, request(), request(range(16, 32)), each=True)
+        nbytes, token, unused = here.receive_need()
+        assert (nbytes, unused) == (4 * large, True), "as much as the first answer needs"
+        here.instance.grant_slot(token, 0, nbytes, "")
+        nbytes, token, _ = here.receive_need()
+        assert nbytes == 8 * large
+        here.instance.grant_slot(token, 0, 0, "no memory")
+        nbytes, token, _ = here.receive_need()
+        assert nbytes == 5 * large, "as much as both answers need"
+        here.instance.grant_slot(token, 4 * large, nbytes, "")
+        first, second = here.receive(Slot(4 * large, here.arena[4 * large : 9 * large]))[1]
+    assert (len(values(first)), values(second)[0]) == (large, 16)
 
 
 def test_large_answer_without_memory_fails_alone() -> None:
     with scene(in_one_array(2 * INLINE_BYTES // 64)) as here:
         here.send(7, request(), request(range(16, 32)), each=True, slot=(4096, 2 * INLINE_BYTES))
-        asked = here.receiver.receive()
-        assert asked is not None
-        here.instance.grant_slot(NEED.unpack_from(asked, HEADER_SIZE)[1], 0, 0, "no memory")
+        here.instance.grant_slot(here.receive_need()[1], 0, 0, "no memory")
         first, second = here.receive(Slot(4096, here.arena[4096 : 4096 + 2 * INLINE_BYTES]))[1]
     assert values(first)[:16] == list(range(16))
     assert "no memory" in str(second.error)

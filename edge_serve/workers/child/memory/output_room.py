@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from edge_serve.backends.base import Reply
 from edge_serve.backends.cuda.device_data import address_of, is_on_device
+from edge_serve.errors import Unavailable
 from edge_serve.messages.tensors import INLINE_BYTES
 from edge_serve.workers.wire.layout import padded
 
@@ -64,17 +66,14 @@ class OutputRoom:
         self._allocated = range(first, start + nbytes)
         return view
 
-    def reserve(self, replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None], times: int = 1) -> None:
+    def reserve(self, replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None]) -> None:
         """Make sure that the large outputs fit.
-
-        Args:
-            times: how often to expect as much in this frame, if the slot has to be replaced.
 
         Raises:
             Unavailable: the front end has no memory for them.
         """
         if large_bytes(replies, wanted, self) > self.capacity:
-            self._replace(large_bytes(replies, wanted) * times)
+            self._replace(large_bytes(replies, wanted))
 
     def put(self, data: Any) -> int:
         """Copy `data` in, unless it lies there. Return its place in the slot."""
@@ -102,11 +101,22 @@ class OutputRoom:
         unused = not used and self._allocated is None
         if unused:
             self.capacity = 0
-        self.token, self._start, capacity = self._need(self._batch_id, used + nbytes, unused)
+        self.token, self._start, capacity = self._ask(used, nbytes, unused)
         self.offset, self.capacity = self._start + used, capacity - used
         if used:
             _copy(self._arena[self._start : self.offset], self._arena[start : start + used])
         self._allocated = None
+
+    def _ask(self, used: int, nbytes: int, unused: bool) -> tuple[int, int, int]:
+        """Ask for twice the room of the data that move, so that they seldom move again; without it, for what is needed.
+
+        Raises:
+            Unavailable: the front end has no memory for `nbytes` more.
+        """
+        if used > nbytes:
+            with suppress(Unavailable):
+                return self._need(self._batch_id, 2 * used, unused)
+        return self._need(self._batch_id, used + nbytes, unused)
 
     def _advance(self, nbytes: int) -> None:
         step = padded(nbytes)
