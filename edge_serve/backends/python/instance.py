@@ -5,6 +5,7 @@ Contract and texts: triton-inference-server/python_backend src/pb_stub.cc, Proce
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import json
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -34,6 +35,9 @@ _MAY_BE_ASYNC = ("execute", "is_ready")
 
 #: limit for a model's own is_ready()
 READY_SECONDS = 5.0
+
+#: after which the wait for a response collects garbage
+COLLECT_SECONDS = 1.0
 
 #: parameter of a model: "yes" (default) copies inputs that lie on a GPU to the host
 CPU_INPUTS = "FORCE_CPU_ONLY_INPUT_TENSORS"
@@ -72,9 +76,19 @@ class _Answer:
             self._settled.put(None)
 
     def wait(self) -> Reply | None:
-        """Wait for the response. Return None if the sender was discarded without one."""
-        self._settled.get()
-        return self.reply
+        """Wait for the response. Return None if the sender was discarded without one.
+
+        A reference cycle may keep a discarded sender, as an exception does that its own frame has put into a list. So
+        the wait collects garbage, ever less often: nothing else does while the instance waits.
+        """
+        seconds = COLLECT_SECONDS
+        while True:
+            try:
+                self._settled.get(timeout=seconds)
+                return self.reply
+            except Empty:
+                gc.collect()
+                seconds *= 2
 
 
 class PythonInstance:

@@ -388,6 +388,25 @@ def test_a_dropped_sender_ends_its_request(scene: PythonScene) -> None:
     assert "returned None" in error_of(reply)
 
 
+def test_a_request_that_a_reference_cycle_keeps_is_ended(scene: PythonScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_instance, "COLLECT_SECONDS", 0.05)
+    body = """
+    errors = []
+    for r in requests:
+        try:
+            int("no number")
+        except ValueError as error:
+            errors.append(error)
+    return [None for r in requests]
+    """
+    instance = scene.open(model_source(body))
+    replies: list[Reply] = []
+    executing = threading.Thread(target=lambda: replies.extend(run(instance, request(number()))), daemon=True)
+    executing.start()
+    executing.join(3)
+    assert ["returned None" in error_of(reply) for reply in replies] == [True]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "text"),
     [
