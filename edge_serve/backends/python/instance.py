@@ -19,7 +19,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from edge_serve.backends import host
-from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
+from edge_serve.backends.base import BackendRequest, DeviceLost, InstanceSpec, ModelSpec, Reply, Timing
 from edge_serve.backends.parameters import parameters_of
 from edge_serve.backends.python.api.advice import clear_missing
 from edge_serve.backends.python.api.errors import Refusal, TritonModelException, describe
@@ -28,7 +28,7 @@ from edge_serve.backends.python.api.response import InferenceResponse
 from edge_serve.backends.python.api.sender import InferenceResponseSender
 from edge_serve.backends.python.events import EventLoop
 from edge_serve.backends.python.model import find
-from edge_serve.errors import Internal, InvalidArgument, Unsupported, with_advice
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported, with_advice
 from edge_serve.messages.infer import SEQUENCE_START
 
 _MAY_BE_ASYNC = ("execute", "is_ready")
@@ -67,11 +67,10 @@ class _Answer:
         self._settled: SimpleQueue[None] = SimpleQueue()
 
     def __call__(self, reply: Reply | None, final: bool) -> None:
-        """Take a response with the values that it has now, or the end of the sender. Raises as `copy_outputs`."""
+        """Take a response with the values that it has now, or the end of the sender."""
         try:
             if reply is not None:
-                reply.copy_outputs()
-                self.reply = reply
+                self.reply = _copied(reply)
         finally:
             self._settled.put(None)
 
@@ -135,23 +134,29 @@ class PythonInstance:
     # -- executing
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
-        """Return one reply per request; those of a decoupled model, which uses `BackendRequest.send`, are empty."""
+        """Return one reply per request; those of a decoupled model, which uses `BackendRequest.send`, are empty.
+
+        Raises:
+            DeviceLost: a response that was sent could not be copied from its device.
+        """
         clear_missing()
         if self._decoupled:
             return self._execute_decoupled(batch)
-        answers = self._execute_ordinary(batch, timing)
-        # The requests are out of scope here, so a sender that the model did not keep has ended its _Answer.
-        if _Answer in map(type, answers):
-            return self._await_senders(answers)
-        return answers  # type: ignore[return-value]  # all are replies
+        # The requests are out of scope after _execute_ordinary, so a sender that the model did not keep has ended its
+        # _Answer.
+        replies = self._await_senders(self._execute_ordinary(batch, timing))
+        for reply in replies:
+            if isinstance(reply.error, DeviceLost):
+                raise reply.error
+        return replies
 
     def _await_senders(self, answers: Sequence[Reply | _Answer]) -> list[Reply]:
         """Wait for the responses that come through senders. The others are copied before that, because the model's
         threads may change its arrays meanwhile."""
-        for one in answers:
-            if isinstance(one, Reply):
-                one.copy_outputs()
-        return [one if isinstance(one, Reply) else one.wait() or self._failed(_NO_ANSWER) for one in answers]
+        if _Answer not in map(type, answers):
+            return answers  # type: ignore[return-value]  # all are replies
+        kept = [_copied(one) if isinstance(one, Reply) else one for one in answers]
+        return [one if isinstance(one, Reply) else one.wait() or self._failed(_NO_ANSWER) for one in kept]
 
     def _execute_ordinary(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply | _Answer]:
         """Execute a batch. Return a reply for each request, or where it will come."""
@@ -359,6 +364,18 @@ def _sent(request: InferenceRequest) -> Reply | None:
     """Return the response that an ordinary model has sent for a request; None = it has sent none."""
     answer = None if request._sender is None else request._sender._deliver
     return answer.reply if isinstance(answer, _Answer) else None
+
+
+def _copied(reply: Reply) -> Reply:
+    """Return a response with copies of its outputs, or an error in its place. A model that has sent the response
+    cannot send an error instead."""
+    try:
+        reply.copy_outputs()
+    except EdgeServeError as error:
+        return Reply([], error)
+    except Exception as error:
+        return Reply([], Internal(f"the outputs of a response cannot be copied: {type(error).__name__}: {error}"))
+    return reply
 
 
 def _take(sender: InferenceResponseSender, response: InferenceResponse) -> Reply:

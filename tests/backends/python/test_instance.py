@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.backends.base import Reply, Timing
+from edge_serve.backends.base import DeviceLost, Reply, Timing
 from edge_serve.backends.python import instance as python_instance
 from edge_serve.errors import Cancelled, Internal, InvalidArgument, NotFound, Unavailable, Unknown, Unsupported
 from edge_serve.messages.infer import SEQUENCE_START
@@ -405,6 +405,36 @@ def test_a_request_that_a_reference_cycle_keeps_is_ended(scene: PythonScene, mon
     executing.start()
     executing.join(3)
     assert ["returned None" in error_of(reply) for reply in replies] == [True]
+
+
+#: bodies of `execute` with a response that is copied before the batch ends, for example from a GPU
+COPIED = {
+    "sent": f"r.get_response_sender().send({ANSWER}, 1)",
+    "sent before a failure": f"r.get_response_sender().send({ANSWER}, 1); raise ValueError",
+    "sent by a thread": f"threading.Timer(0.05, lambda r=r: r.get_response_sender().send({ANSWER}, 1)).start()",
+    "beside one that was sent": f"requests[1].get_response_sender().send({ANSWER}, 1); return [{ANSWER}, None]",
+}
+
+
+@pytest.mark.parametrize("body", COPIED.values(), ids=COPIED)
+@pytest.mark.parametrize(
+    "fault", [DeviceLost("the device is lost"), MemoryError("no memory")], ids=["device", "memory"]
+)
+def test_a_response_that_cannot_be_copied_is_an_error(
+    scene: PythonScene, monkeypatch: pytest.MonkeyPatch, body: str, fault: Exception
+) -> None:
+    def fail(reply: Reply) -> None:
+        raise fault
+
+    monkeypatch.setattr(Reply, "copy_outputs", fail)
+    execute = f"import threading\nfor r in requests:\n    {body}"
+    instance = scene.open(model_source(execute))
+    if isinstance(fault, DeviceLost):
+        with pytest.raises(DeviceLost):  # the worker ends
+            run(instance, request(number()), request(number()))
+    else:
+        replies = run(instance, request(number()), request(number()))
+        assert error_of(replies[0]) == "the outputs of a response cannot be copied: MemoryError: no memory"
 
 
 @pytest.mark.parametrize(
