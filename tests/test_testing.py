@@ -128,18 +128,6 @@ return None"""
             model.infer({"X": [1, 2, 3]})
 
 
-def test_sent_responses_do_not_share_the_models_array(make: Make) -> None:
-    config = CONFIG.replace("max_batch_size: 4", "model_transaction_policy { decoupled: true }")
-    body = """sender, y = request.get_response_sender(), np.empty(1, np.float32)
-for value in x:
-    y[0] = value
-    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)]))
-del sender
-return None"""
-    with PythonModel(make(body, config)) as model:
-        assert [one["Y"].tolist() for one in model.stream({"X": [1, 2, 3]})] == [[1], [2], [3]]
-
-
 def test_a_model_without_an_answer_fails_its_test_at_once(make: Make) -> None:
     with PythonModel(make("return None")) as model, pytest.raises(AssertionError, match="found 0 responses"):
         model.infer({"X": [[1]]})

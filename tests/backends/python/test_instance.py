@@ -265,18 +265,6 @@ def test_a_response_sender_answers_in_place_of_the_list(scene: PythonScene) -> N
     assert reply.outputs[0].array().tolist() == [42]
 
 
-def test_a_sent_response_keeps_its_values_when_the_model_writes_to_its_array_again(scene: PythonScene) -> None:
-    body = """
-    out = np.zeros(1, np.int32)
-    for r in requests:
-        out[:] = r.inputs()[0].as_numpy()
-        r.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", out)]), 1)
-    return None
-    """
-    replies = scene.execute(body, request(number(3)), request(number(4)))
-    assert [reply.outputs[0].array().tolist() for reply in replies] == [[3], [4]]
-
-
 def test_a_response_may_be_sent_by_a_thread_after_execute_has_returned(scene: PythonScene) -> None:
     source = """
     import threading
