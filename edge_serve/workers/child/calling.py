@@ -170,35 +170,34 @@ class Calling:
             UnicodeEncodeError: see `encode_call`.
         """
         home = self.home
-        places, token = self._place(call, home)
-        number = next(self._numbers)
         self._start_sender()
-        try:
-            data = encode_call(number, call, places, home.number if home else 0, token)
-        except BaseException:  # also of a signal handler of the model
-            if token:
+        number, inputs = next(self._numbers), call.inputs
+        places, loose = self._places(call, home)
+        if home is None or sum(len(inputs[index].data) for index in loose) <= INLINE_BYTES:
+            data = encode_call(number, call, places, home.number if home else 0, 0)
+        else:
+            token, offset = self._memory(home.number, sum(padded(len(inputs[index].data)) for index in loose))
+            try:
+                for index in loose:
+                    size = len(inputs[index].data)
+                    home.arena[offset : offset + size] = inputs[index].data
+                    places[index] = offset
+                    offset += padded(size)
+                data = encode_call(number, call, places, home.number, token)
+            except BaseException:  # also of a signal handler of the model
                 self._later.put(frame(FrameKind.INFER_FREE, token))
-            raise
+                raise
         self._open[number] = _Open(on_reply, call)
         self._send(data)
         return lambda: self._cancel(number)
 
-    def _place(self, call: ModelCall, home: CallerArena | None) -> tuple[list[int], int]:
-        """Return where each input lies in the arena, and the token of the slot that was filled for that."""
+    def _places(self, call: ModelCall, home: CallerArena | None) -> tuple[list[int], list[int]]:
+        """Return where each input lies in the arena, -1 = elsewhere, and the positions of those that lie elsewhere."""
         inputs = call.inputs
         if home is None:
-            return [-1] * len(inputs), 0
+            return [-1] * len(inputs), []
         places = [home.place_of(tensor.data, call.blocking) if len(tensor.data) >= _SHORT else -1 for tensor in inputs]
-        loose = [index for index, where in enumerate(places) if where < 0]
-        if sum(len(inputs[index].data) for index in loose) <= INLINE_BYTES:
-            return places, 0
-        token, offset = self._memory(home.number, sum(padded(len(inputs[index].data)) for index in loose))
-        for index in loose:
-            data = inputs[index].data
-            home.arena[offset : offset + len(data)] = data
-            places[index] = offset
-            offset += padded(len(data))
-        return places, token
+        return places, [index for index, where in enumerate(places) if where < 0]
 
     def _cancel(self, number: int) -> None:
         if number in self._open:

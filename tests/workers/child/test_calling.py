@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from queue import SimpleQueue
 
 import pytest
 
@@ -121,6 +122,18 @@ def test_a_call_that_cannot_be_encoded_releases_its_memory(size: int) -> None:
         calling.start(ModelCall("m", -1, [given], [], parameters={"n": object()}), nobody)  # type: ignore[dict-item]
     assert sent.wait(0.1) is (size == SIZE)
     assert [one.kind for one in wire.frames] == [FrameKind.INFER_FREE] * (size == SIZE)
+
+
+def test_a_call_whose_inputs_cannot_be_copied_releases_its_memory() -> None:
+    frees: SimpleQueue[bytes] = SimpleQueue()
+    arena = memoryview(mmap.mmap(-1, SIZE))
+    calling = Calling(frees.put, lambda model, nbytes: (5, SIZE // 2))
+    calling.home = CallerArena(7, arena, arena)
+    given = InferTensor("X", DataType.UINT8, (SIZE,), bytearray(SIZE))
+    with pytest.raises(ValueError, match="different structures"):
+        calling.start(ModelCall("m", -1, [given], []), nobody)
+    (free,) = Splitter().feed(frees.get(timeout=1))
+    assert (free.kind, free.id) == (FrameKind.INFER_FREE, 5)
 
 
 @pytest.mark.parametrize("name", ["the model's", "calls", "control"])
