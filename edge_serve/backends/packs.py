@@ -137,7 +137,8 @@ def _check_manifest(name: str, manifest: Mapping[str, Any]) -> None:
         raise Unavailable(
             f"pack '{name}' is for {', '.join(map(str, machines))}, and this machine is {own}: {install_command(name)}"
         )
-    interface = manifest.get("interface", INTERFACE)  # one that was made by hand has none
+    # the installer wrote no number at first; one that was made by hand has none
+    interface = manifest.get("interface", 1 if "requirements_sha256" in manifest else INTERFACE)
     if interface != INTERFACE:
         raise Unavailable(
             f"pack '{name}' is for another edge-serve (interface {interface}, expected {INTERFACE}); install the one "

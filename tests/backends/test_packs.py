@@ -184,6 +184,19 @@ def test_a_pack_of_another_edge_serve_says_so(tmp_path: Path) -> None:
         find_pack(tmp_path, "openvino")
 
 
+def test_an_installed_pack_without_a_number_is_of_the_first_interface(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = make_pack(tmp_path, "openvino") / "pack.json"
+    manifest.write_text(json.dumps({"requirements_sha256": ""}))
+    assert find_pack(tmp_path, "openvino") is not None
+    monkeypatch.setattr(packs, "INTERFACE", 2)
+    with pytest.raises(Unavailable, match=r"\(interface 1, expected 2\); .*: edge-serve pack install openvino"):
+        find_pack(tmp_path, "openvino")
+    manifest.write_text("{}")
+    assert find_pack(tmp_path, "openvino") is not None, "one that was made by hand"
+
+
 def test_a_pack_of_an_older_edge_serve_without_a_number_says_what_installs_it(tmp_path: Path) -> None:
     make_pack(tmp_path, "openvino", "from edge_serve.backends.base import GoneSinceThen")
     spec = ModelSpec("m", 1, tmp_path, tmp_path, {}, pack=found(tmp_path, "openvino"))
