@@ -65,10 +65,6 @@ class InferenceTrace:
 _NO_TRACE = InferenceTrace()
 
 
-#: reentrant, because the garbage collector may run a model's finalizer while a sender is made
-_making_sender = threading.RLock()
-
-
 def _never() -> bool:
     return False
 
@@ -277,7 +273,7 @@ class InferenceRequest:
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of responses, always the same object."""
         if self._sender is None:
-            with _making_sender:
+            with host.lock:  # several threads may ask for it
                 if self._sender is None:
                     self._sender = self._make_sender(self._wire)
         return self._sender

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -274,3 +276,26 @@ def test_calls_are_for_execute_only(scene: PythonScene) -> None:
     """
     with pytest.raises(Exception, match="BLS is only supported during the 'execute' function"):
         scene.open(source)
+
+
+def test_a_forked_child_gets_senders_also_when_a_thread_was_just_making_one() -> None:
+    making, forked = threading.Event(), threading.Event()
+
+    def make(wire: BackendRequest, *, waits: bool = True) -> InferenceResponseSender:
+        making.set()
+        assert not waits or forked.wait(5)
+        return InferenceResponseSender(None, (), lambda: False, several=False)
+
+    slow = InferenceRequest.received(request(), "m", 1, make)
+    quick = InferenceRequest.received(request(), "m", 1, lambda wire: make(wire, waits=False))
+    thread = threading.Thread(target=slow.get_response_sender)
+    thread.start()
+    assert making.wait(5)
+    child = os.fork()
+    if not child:
+        signal.alarm(2)
+        quick.get_response_sender()
+        os._exit(0)
+    forked.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
