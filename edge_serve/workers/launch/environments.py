@@ -205,7 +205,10 @@ class Environments:
         command = [*own.command, "edge_serve.workers.launch.unpack", str(archive), str(self._cache)]
         late = f"unpacking '{archive}' took longer than {UNPACK_SECONDS:g} s: {_ADVICE_ON_UNPACKING}"
         for _ in range(3):  # another server may remove it in the moment before it is locked
-            is_known = await _within_limit(archive, _is_unpacked, archive, self._cache)
+            try:
+                is_known = await _within_limit(archive, _is_unpacked, archive, self._cache)
+            except InvalidArgument:  # another archive that is being unpacked keeps the disk busy
+                is_known = False
             async with contextlib.nullcontext() if is_known else self._unpacking:
                 text, status = await _output(command, own.variables, UNPACK_SECONDS, late)
             try:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -198,6 +199,18 @@ async def test_an_archive_that_waits_for_another_is_given_its_own_time(
     for lock in locks:
         os.close(lock)
     assert most == 1
+
+
+@played
+async def test_an_archive_that_cannot_be_looked_up_in_time_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_environments, "LOOK_UP_SECONDS", 0.05)
+    monkeypatch.setattr(launch_environments, "_is_unpacked", lambda archive, cache: time.sleep(0.3))
+    (tmp_path / "a.tar").touch()
+    locks: list[int] = []
+    with pytest.raises(InvalidArgument, match="is not a whole tar archive"):
+        await Environments(tmp_path / "cache")._unpack(tmp_path / "a.tar", locks)
 
 
 @played
