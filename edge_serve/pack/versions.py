@@ -71,12 +71,11 @@ def is_version_link(link: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_if_made_by_hand(link: Path) -> Iterator[None]:
-    """Lock a directory that takes the place of the link. It has no other path, so workers that import its files later
-    would import those of its successor.
+    """Lock a directory that takes the place of the link, except on a file system without locks. It has no other path,
+    so workers that import its files later would import those of its successor.
 
     Raises:
         Unavailable: a server uses it.
-        OSError: it cannot be locked.
     """
     with contextlib.ExitStack() as undo:
         if link.is_dir() and not link.is_symlink():
@@ -87,6 +86,8 @@ def locked_if_made_by_hand(link: Path) -> Iterator[None]:
                     f"'{link}' was made by hand, and a server uses it: unload its models, or stop the server, and run "
                     "the command again"
                 ) from error
+            except OSError:  # the server has no lock there either
+                pass
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -102,6 +103,18 @@ def test_a_directory_that_was_made_by_hand_is_replaced_and_removed_while_it_is_n
     make(tmp_path, "1")
     assert sweep("own", tmp_path) == []
     assert (own / "text").read_text() == "1"
+
+
+def test_a_directory_that_was_made_by_hand_is_removed_on_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    (tmp_path / "own").mkdir()
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    take_away(tmp_path / "own")
+    assert not (tmp_path / "own").exists()
 
 
 def test_packs_whose_names_begin_alike_are_apart(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,8 @@ MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 OLDEST = (3, 10)
 #: how long the files of an environment may take to be looked up, seconds: they may lie on a share that does not answer
 LOOK_UP_SECONDS = 10.0
+#: how long to try to lock a pack, seconds: `pack install` locks one that was made by hand for a moment to check it
+LOCK_SECONDS = 0.3
 #: how long an interpreter may take to say what it is, seconds; NumPy from a cold flash disk takes some
 PROBE_SECONDS = 60.0
 #: how long an archive may take to be unpacked, seconds
@@ -47,6 +50,7 @@ _ADVICE_ON_UNPACKING = (
     "name a directory of a faster disk with --execution-env-directory, or the directory of the environment in place of "
     "the archive; another server may be unpacking into the same directory"
 )
+_BEING_REPLACED = "it is being replaced or removed at this moment: load the model again"
 
 #: (inode, modification time ns) of the parts of an environment when it was checked
 State = tuple[tuple[int, int], ...]
@@ -97,12 +101,18 @@ def _lock_pack(pack: Pack) -> list[int]:
     Raises:
         Unavailable: a command deletes them.
     """
-    try:
-        return [lock_shared(pack.directory)]
-    except (BlockingIOError, FileNotFoundError) as error:
-        raise Unavailable("it is being replaced or removed at this moment: load the model again") from error
-    except OSError:
-        return []
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return [lock_shared(pack.directory)]
+        except BlockingIOError as error:
+            if time.monotonic() >= end:
+                raise Unavailable(_BEING_REPLACED) from error
+            time.sleep(0.01)
+        except FileNotFoundError as error:
+            raise Unavailable(_BEING_REPLACED) from error
+        except OSError:
+            return []
 
 
 def _repair(spec: ModelSpec, path: Path) -> str:

@@ -237,6 +237,15 @@ async def test_a_pack_is_locked_until_its_worker_has_ended(tmp_path: Path, has_e
 
 
 @played
+async def test_a_pack_that_is_locked_for_a_moment_can_be_loaded(tmp_path: Path) -> None:
+    spec = ModelSpec("m", 1, tmp_path, tmp_path, {}, pack=Pack("own", tmp_path))
+    with locked(tmp_path):
+        taking = asyncio.ensure_future(Environments(tmp_path / "cache").take(spec))
+        await asyncio.sleep(0.05)
+    (await taking).release()
+
+
+@played
 async def test_a_pack_that_is_being_deleted_starts_no_worker(tmp_path: Path) -> None:
     environment = make_environment(tmp_path / "own/venv")
     spec = ModelSpec(
