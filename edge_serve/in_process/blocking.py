@@ -34,6 +34,8 @@ class Session:
         self._started: Future[AsyncSession] = Future()
         #: not `Thread.join`: before Python 3.13, Ctrl-C in it makes the thread appear to have ended
         self._ended: Future[None] = Future()
+        #: of the stop, until one `close` has raised it
+        self._failure: BaseException | None = None
         self._ending = asyncio.Event()
         self._server = self._loop.create_task(self._serve(start), name="server")
         self._thread = threading.Thread(target=self._run_loop, name="edge-serve", daemon=True)
@@ -75,7 +77,8 @@ class Session:
         """Answer the accepted requests, then stop the server; the end of `with` does this.
 
         Each call waits until that is done. Ctrl-C meanwhile stops the server without waiting for answers. In a forked
-        process this does nothing: the server is that of the process that started it.
+        process this does nothing: the server is that of the process that started it. An error of the stop is raised
+        once.
         """
         if os.getpid() != self._process:
             return
@@ -83,6 +86,9 @@ class Session:
         with self._cancelling():
             self._ended.result()
         self._thread.join()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if os.getpid() != self._process:  # before the lock, which a thread may have had at the fork
@@ -121,7 +127,7 @@ class Session:
             yield
         except BaseException:
             self._call_soon(self._server.cancel)
-            self._ended.exception()
+            self._ended.result()
             raise
 
     async def _serve(self, start: Callable[[], Coroutine[Any, Any, AsyncSession]]) -> None:
@@ -134,8 +140,9 @@ class Session:
         self._started.set_result(session)
         try:
             await self._ending.wait()
-        finally:
-            await session.close()
+        except asyncio.CancelledError:  # Ctrl-C before the end has begun: the end does not drain either
+            self._server.cancel()
+        await session.close()
 
     def _run_loop(self) -> None:
         """Run the loop as long as the server, and close it: in its own thread, because that of the caller may run
@@ -148,8 +155,8 @@ class Session:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
         finally:
-            error = None if self._server.cancelled() else self._server.exception()
-            self._ended.set_exception(error) if error is not None else self._ended.set_result(None)
+            self._failure = None if self._server.cancelled() else self._server.exception()
+            self._ended.set_result(None)
 
 
 async def _next(responses: AsyncIterator[Outputs]) -> Outputs | None:

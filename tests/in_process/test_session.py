@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
@@ -442,6 +443,17 @@ def test_ctrl_c_at_the_end_of_a_session_stops_the_processes_without_draining() -
     assert ending.closed == 1
 
 
+def test_ctrl_c_before_the_loop_has_seen_the_end_stops_the_processes_without_draining() -> None:
+    session, ending = ending_session(draining=PATIENCE)
+    session._loop.call_soon_threadsafe(time.sleep, 0.2)
+    press_ctrl_c_after(0.1)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    assert ending.closed == 1
+    assert time.monotonic() - begin < PATIENCE / 2
+
+
 def test_ctrl_c_at_the_start_of_a_session_stops_the_processes() -> None:
     ended = []
 
@@ -503,6 +515,7 @@ def test_an_error_at_the_end_of_a_session_is_raised() -> None:
     session = Session(start)
     with pytest.raises(ZeroDivisionError):
         session.close()
+    session.close()
 
 
 def test_a_program_with_an_event_loop_may_use_a_session_that_blocks() -> None:
