@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_serve.scheduling.core import NOTHING, Decision, Entry, QueuePolicy, Run, Scheduler, Wait
 from edge_serve.scheduling.queue import Instances, PriorityQueue, stopping
-from edge_serve.scheduling.seats import MARGIN_NS, SecondSeats
+from edge_serve.scheduling.seats import SecondSeats
 
 
 class QueuedScheduler(Scheduler):
@@ -21,9 +21,7 @@ class QueuedScheduler(Scheduler):
         self._queue = PriorityQueue(QueuePolicy()) if queue is None else queue
         self._instances = Instances(instances, passive)
         self._stopping = False
-        #: of instances that take their next batch while one runs; None = there are none
-        self._seats: SecondSeats | None = None
-        self._margin_ns = MARGIN_NS
+        self._seats = SecondSeats()
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """See `core.Scheduler`. Requests run in the order of their arrival."""
@@ -35,18 +33,16 @@ class QueuedScheduler(Scheduler):
 
     def ran(self, instance: int, ready_ns: int, end_ns: int) -> None:
         """See `core.Scheduler`."""
-        if self._seats is not None:
-            self._seats.ran(instance, ready_ns, end_ns)
+        self._seats.ran(instance, ready_ns, end_ns)
 
     def done(self, instance: int) -> None:
         """See `core.Scheduler`."""
-        if self._seats is None or self._seats.end(instance):
+        if self._seats.end(instance):
             self._instances.done(instance)
 
     def lost(self, instance: int) -> None:
         """See `core.Scheduler`."""
-        if self._seats is not None:
-            self._seats.lost(instance)
+        self._seats.lost(instance)
         self._instances.lost(instance)
 
     def back(self, instance: int) -> None:
@@ -63,14 +59,11 @@ class QueuedScheduler(Scheduler):
 
     def add_second_seat(self, instance: int) -> None:
         """See `core.Scheduler`."""
-        if self._seats is None:
-            self._seats = SecondSeats(self._margin_ns)
         self._seats.add(instance)
 
     def retire_instance(self, instance: int) -> None:
         """See `core.Scheduler`."""
-        if self._seats is not None:
-            self._seats.close(instance)
+        self._seats.close(instance)
         self._instances.retire(instance)
 
     def has_instance(self, instance: int) -> bool:
@@ -112,8 +105,7 @@ class QueuedScheduler(Scheduler):
     def _check(self) -> None:
         self._queue._check()
         self._instances._check()
-        if self._seats is not None:
-            self._seats._check()
+        self._seats._check()
 
 
 #: how long the requests of one hop to a worker may execute together, nanoseconds: about four hops
@@ -200,19 +192,19 @@ class DirectScheduler(QueuedScheduler):
             return refused
         if not self._queue:
             return self._wait(0)
-        if self._seats is not None:
-            return self._next_seated(self._seats, now_ns)
+        if self._seats.batches:
+            return self._next_seated(now_ns)
         if self._burst == 1:
             return Run(self._instances.take(), self._queue.take(1)) if self._instances.idle else self._wait(0)
         return self._next_short(now_ns)
 
-    def _next_seated(self, seats: SecondSeats, now_ns: int) -> Decision:
-        instance = self._instances.take() if self._instances.idle else seats.soonest()[0]
+    def _next_seated(self, now_ns: int) -> Decision:
+        instance = self._instances.take() if self._instances.idle else self._seats.soonest()[0]
         if instance < 0:
             return self._wait(0)
         entries = self._queue.take(min(self._burst, len(self._queue)))
         run = Run(instance, entries, each=len(entries) > 1)
-        seats.start(run, now_ns)
+        self._seats.start(run, now_ns)
         return run
 
     def _next_short(self, now_ns: int) -> Decision:

@@ -20,7 +20,7 @@ from edge_serve.records import slotted
 from edge_serve.scheduling.core import Decision, DynamicBatching, Entry, Run
 from edge_serve.scheduling.direct import QueuedScheduler
 from edge_serve.scheduling.queue import PriorityQueue
-from edge_serve.scheduling.seats import EAGER_NS
+from edge_serve.scheduling.seats import EAGER_NS, SecondSeats
 
 
 @slotted
@@ -53,7 +53,7 @@ class DynamicScheduler(QueuedScheduler):
         self._default_level = batching.default_priority_level if batching.priority_levels else 0
         self._growing: GrowingBatch | None = None
         if batching.eager:
-            self._margin_ns = EAGER_NS
+            self._seats = SecondSeats(EAGER_NS)
 
     def add(self, entry: Entry, now_ns: int) -> None:
         """See `core.Scheduler`."""
@@ -78,8 +78,6 @@ class DynamicScheduler(QueuedScheduler):
             return self._wait(0)
         second = -1
         if not self._instances.idle:
-            if self._seats is None:
-                return self._wait(0)
             second, due_ns = self._seats.soonest()
             if second < 0:
                 return self._wait(0)
@@ -91,8 +89,7 @@ class DynamicScheduler(QueuedScheduler):
             if isinstance(ready, int):
                 self._growing = None
                 run = Run(self._instances.take() if second < 0 else second, self._queue.take(ready))
-                if self._seats is not None:
-                    self._seats.start(run, now_ns)
+                self._seats.start(run, now_ns)
                 return run
             self._growing = growing = ready
         return self._wait(growing.until_ns)

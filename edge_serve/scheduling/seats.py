@@ -21,12 +21,15 @@ class SecondSeats:
 
     Args:
         margin_ns: how long before the expected end of a batch the inputs of the next one should be on the device.
+
+    Attributes:
+        batches: by instance: rows of its batches and when they were sent, the running one first. Empty = no instance
+            has a second seat.
     """
 
     def __init__(self, margin_ns: int = MARGIN_NS) -> None:
         self._margin_ns = margin_ns
-        #: by instance: rows of its batches and when they were sent, the running one first
-        self._batches: dict[int, deque[tuple[int, int]]] = {}
+        self.batches: dict[int, deque[tuple[int, int]]] = {}
         #: by instance: when its running batch began
         self._since_ns: dict[int, int] = {}
         #: by rows: how long batches of this size run, a moving average that follows shorter times faster
@@ -38,18 +41,18 @@ class SecondSeats:
 
     def add(self, instance: int) -> None:
         """Add an instance that is idle. No effect if it was added before."""
-        self._batches.setdefault(instance, deque())
+        self.batches.setdefault(instance, deque())
 
     def close(self, instance: int) -> None:
         """Offer the second seat of an instance no more, and remove the instance once it is idle or lost."""
-        if self._batches.get(instance):
+        if self.batches.get(instance):
             self._closed.add(instance)
         else:
-            self._batches.pop(instance, None)
+            self.batches.pop(instance, None)
 
     def start(self, run: Run, now_ns: int) -> None:
         """Note that a batch was sent to an instance. No effect if that has one seat."""
-        batches = self._batches.get(run.instance)
+        batches = self.batches.get(run.instance)
         if batches is not None:
             if not batches:
                 self._since_ns[run.instance] = now_ns
@@ -57,7 +60,7 @@ class SecondSeats:
 
     def ran(self, instance: int, ready_ns: int, end_ns: int) -> None:
         """Learn from the times of the older batch of an instance; see `Scheduler.ran`."""
-        batches = self._batches.get(instance)
+        batches = self.batches.get(instance)
         if not batches:
             return
         rows, sent_ns = batches[0]
@@ -74,7 +77,7 @@ class SecondSeats:
     def end(self, instance: int) -> bool:
         """Note that the older batch of an instance ended. Return whether the instance is idle, as one with one seat
         always is."""
-        batches = self._batches.get(instance)
+        batches = self.batches.get(instance)
         if batches:
             batches.popleft()
             if not batches and instance in self._closed:
@@ -85,9 +88,9 @@ class SecondSeats:
         """Note that the worker of an instance died, and its batches with it."""
         if instance in self._closed:
             self._closed.discard(instance)
-            del self._batches[instance]
-        elif instance in self._batches:
-            self._batches[instance].clear()
+            del self.batches[instance]
+        elif instance in self.batches:
+            self.batches[instance].clear()
 
     def soonest(self) -> tuple[int, int]:
         """Return the instance with a free second seat whose batch ends first, and when the seat is due; -1 = none.
@@ -95,7 +98,7 @@ class SecondSeats:
         Batches of a size that has not run yet are expected to end at once.
         """
         best, best_ns = -1, 0
-        for instance, batches in self._batches.items():
+        for instance, batches in self.batches.items():
             if len(batches) == 1 and instance not in self._closed:
                 end_ns = self._since_ns[instance] + self._run_ns.get(batches[0][0], 0)
                 if best < 0 or end_ns < best_ns:
@@ -103,5 +106,5 @@ class SecondSeats:
         return best, best_ns - self._travel_ns - self._margin_ns
 
     def _check(self) -> None:
-        assert all(len(batches) <= 2 for batches in self._batches.values())
-        assert all(self._batches.get(instance) for instance in self._closed)
+        assert all(len(batches) <= 2 for batches in self.batches.values())
+        assert all(self.batches.get(instance) for instance in self._closed)

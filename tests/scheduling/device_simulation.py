@@ -53,14 +53,14 @@ class NoSmaller(SecondSeats):
     scheduler: DynamicScheduler
 
     def soonest(self) -> tuple[int, int]:
-        batches = self._batches[0]
+        batches = self.batches[0]
         is_large = len(batches) == 1 and self.scheduler._queue.rows >= batches[0][0]
         return (0, 0) if is_large else (-1, 0)
 
 
 def _seats(margin_ns: int) -> Callable[[DynamicScheduler], None]:
     def add(scheduler: DynamicScheduler) -> None:
-        scheduler._margin_ns = margin_ns
+        scheduler._seats = SecondSeats(margin_ns)
         scheduler.add_second_seat(0)
 
     return add
