@@ -37,7 +37,6 @@ from edge_serve.draining import DrainReport
 from edge_serve.errors import EdgeServeError, with_advice
 from edge_serve.first_workers import sandbox_of
 from edge_serve.messages.log_fields import DISPLAY, model_fields
-from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.models.control.poller import Poller
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.calls import ModelCalls
@@ -137,7 +136,7 @@ class ServerProcess:
         self._poller = None if explicit else Poller(repository, self._registry, interval)
         options = ServiceOptions(config.id, explicit, config.strict_readiness, config.allow_client_shm)
         self.service = Service(
-            self._registry, options, log_control, Tracing(_trace_settings(config)),
+            self._registry, options, log_control, Tracing(config.trace_config),
             safe_mode_exit=self._crashes.leave_safe_mode, poller=self._poller,
         )  # fmt: skip
         self._supervisor = Supervisor(self.service, self._registry, self._workers, self._crashes, self._clock)
@@ -531,12 +530,6 @@ def _freeze() -> None:
     gc.freeze()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _trace_settings(config: ServerConfig) -> TraceSettings:
-    trace = config.trace_config
-    level = tuple(level for level in trace.level if level in TRACE_LEVELS)
-    return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file)
 
 
 def _read_start_delay() -> StartDelay:

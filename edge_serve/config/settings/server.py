@@ -561,7 +561,7 @@ def _written(value: Any) -> str:
         case None | ():
             return ""
         case values.TraceConfig():
-            return f"rate={value.rate}, level={value.level[0]}, count={value.count}, mode={value.mode}"
+            return f"rate={value.rate}, level={','.join(value.level) or 'OFF'}, count={value.count}, mode={value.mode}"
         case float():
             return f"{value:g}"
     return str(value)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from edge_serve.config.settings.kinds import SettingKind, shown
+from edge_serve.messages.settings import TraceSettings
 from edge_serve.records import frozen
 
 #: the values of `--http-restricted-api` and `--grpc-restricted-protocol`
@@ -62,26 +63,18 @@ class RateLimitResource:
 
 
 @frozen
-class TraceConfig:
+class TraceConfig(TraceSettings):
     """The trace settings at the start; the trace settings endpoint changes them later.
 
     Attributes:
-        level: OFF, or any of TIMESTAMPS and TENSORS.
-        rate: one request in this many.
-        count: traces still to make; -1 = no end.
-        log_frequency: traces a file; 0 = all in one, written at the end.
+        mode: "triton" or OPENTELEMETRY.
     """
 
-    level: tuple[str, ...] = ("OFF",)
-    rate: int = 1000
-    count: int = -1
-    log_frequency: int = 0
-    file: str = ""
     mode: str = "triton"
 
     def without_export(self) -> TraceConfig:
         """Return what is done of mode opentelemetry: nothing is traced, and the mode in force is triton."""
-        return replace(self, mode="triton", level=("OFF",))
+        return replace(self, mode="triton", level=())
 
 
 NO_TRACE = TraceConfig()

@@ -38,7 +38,7 @@ def test_defaults() -> None:
     assert (config.http_address, config.http_port, config.metrics_port) == ("127.0.0.1", 8000, 8002)
     assert (config.id, config.exit_timeout_secs, config.model_control_mode) == ("triton", 30, "none")
     assert (config.http_max_input_size, config.allow_client_shm) == (67108864, False)
-    assert config.trace_config == TraceConfig(("OFF",), 1000, -1, 0, "", "triton")
+    assert config.trace_config == TraceConfig((), 1000, -1, 0, "", "triton")
     assert config.notes == ()
 
 
