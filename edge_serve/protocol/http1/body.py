@@ -10,12 +10,12 @@ import mmap
 import re
 from collections.abc import Callable
 
-from edge_serve.messages.tensors import Buffer
+from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.protocol.http1.errors import BadRequest, ContentTooLarge, FieldsTooLarge
 from edge_serve.protocol.http1.head import FIELD, SINGLE, TOKEN, MessageLimits, refuse_field
 
 #: larger bodies have pages of their own
-SMALL = 1 << 20
+LARGE = 1 << 20
 
 
 def pages(size: int) -> mmap.mmap:
@@ -39,7 +39,7 @@ class BodyBuffer:
     def extend(self, data: memoryview) -> None:
         """Append bytes."""
         size = self._size + len(data)
-        if size <= SMALL:
+        if size <= LARGE:
             self._small += data
         else:
             self._reserve(size)[self._size : size] = data
@@ -47,7 +47,7 @@ class BodyBuffer:
 
     def _reserve(self, size: int) -> mmap.mmap:
         if self._pages is None:
-            self._pages = pages(max(4 * SMALL, size))
+            self._pages = pages(max(4 * LARGE, size))
             self._pages[: self._size] = self._small
             self._small = bytearray()
         elif size > len(self._pages):
@@ -68,9 +68,6 @@ _SIZE_LINE = re.compile(
 )
 
 _NOT_IN_TRAILERS = SINGLE | {"connection", "proxy-connection", "keep-alive", "upgrade", "te", "trailer", "expect"}
-
-#: Bytes that a body may have before it claims memory.
-UNASKED = 32 * 1024
 
 #: Chunks decoded in one call. A buffer of one-byte chunks would otherwise block the loop for tens of milliseconds.
 _CHUNKS_PER_CALL = 1000
@@ -98,7 +95,7 @@ class ChunkedDecoder:
         self.rested = False
         self._limits = limits
         self._grow = grow
-        self._allowed = UNASKED
+        self._allowed = INLINE_BYTES
         self._chunks = 0
         self._extensions = 0
         #: missing bytes of the current chunk and its CR LF; 0: a size line is next

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.tensors import INLINE_BYTES, Buffer
-from edge_serve.protocol.http1.body import SMALL as LARGE
-from edge_serve.protocol.http1.body import ChunkedDecoder, pages
+from edge_serve.protocol.http1.body import LARGE, ChunkedDecoder, pages
 from edge_serve.protocol.http1.errors import ContentTooLarge
 from edge_serve.protocol.http1.head import END_OF_HEAD, HeadParser, RequestHead
 

@@ -15,8 +15,7 @@ from edge_serve.messages.tensors import INLINE_BYTES, Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.infer import PEEKED
 from edge_serve.protocol.grpc.wire import PREFIX
-from edge_serve.protocol.http1.body import SMALL as LARGE
-from edge_serve.protocol.http1.body import pages
+from edge_serve.protocol.http1.body import LARGE, pages
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW, MAX_PADDING
 from edge_serve.records import entity, slotted
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from edge_serve.protocol.http1.body import SMALL, BodyBuffer
+from edge_serve.protocol.http1.body import LARGE, BodyBuffer
 
 
-@pytest.mark.parametrize("size", [0, 1, SMALL - 1, SMALL, SMALL + 1, 5 * SMALL, 21 * SMALL + 7])
+@pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, 5 * LARGE, 21 * LARGE + 7])
 def test_appended_bytes_are_taken(size: int) -> None:
     data = memoryview(random.Random(size).randbytes(size))
     buffer, step = BodyBuffer(), 300_007
