@@ -63,12 +63,6 @@ def integer(low: int = -(2**63), high: int = 2**63 - 1) -> SettingKind:
     return SettingKind("integer", parse)
 
 
-def level() -> SettingKind:
-    """Triton's ParseIntBoolOption: a number from 0, or `true` for 1 and `false` for 0."""
-    number = integer(0)
-    return SettingKind("integer", lambda text: number.parse({"true": "1", "false": "0"}.get(text.lower(), text)))
-
-
 def number(low: float = 0.0, high: float = 1e18) -> SettingKind:
     """A decimal number from `low` to `high`, both included."""
 
@@ -158,7 +152,6 @@ def _parse_repository(text: str) -> str:
     return path
 
 
-LEVEL = level()
 TEXT = SettingKind("string", str)
 FILLED = SettingKind("string", _filled("a value"))
 NAME = SettingKind("name", _parse_name)
@@ -169,5 +162,7 @@ FLAG = SettingKind("", parse_boolean, bare=True)
 PORT = integer(0, 65535)
 COUNT = integer(0)
 POSITIVE = integer(1)
+#: Triton's ParseIntBoolOption
+LEVEL = SettingKind("integer", lambda text: COUNT.parse({"true": "1", "false": "0"}.get(text.lower(), text)))
 SECONDS = number(0)
 PATTERN = SettingKind("regex", _parse_pattern)

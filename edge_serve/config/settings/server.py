@@ -39,6 +39,7 @@ from edge_serve.config.settings.kinds import (
 from edge_serve.config.settings.programs import EDGE_SERVE, Program
 from edge_serve.config.settings.table import Alias, BadSetting, Setting, help_text, read_settings
 from edge_serve.devices.device import LEAST_COMPUTE_CAPABILITY
+from edge_serve.messages.settings import LOG_FORMATS
 from edge_serve.records import frozen
 
 _server = partial(Setting, "Server")
@@ -89,7 +90,7 @@ class ServerConfig:
     log_format: Annotated[
         str,
         _log(
-            choice("default", "ISO8601", "json"),
+            choice(*LOG_FORMATS),
             "default: LMMDD hh:mm:ss.ssssss; ISO8601: YYYY-MM-DDThh:mm:ssZ L; json: one object a line.",
         ),
     ] = "default"
@@ -477,7 +478,8 @@ def parse_argv(argv: Sequence[str], environ: Mapping[str, str], program: Program
     if config.trace_config.mode == values.OPENTELEMETRY:
         config = replace(config, trace_config=config.trace_config.without_export(), notes=(*config.notes, _NO_EXPORT))
     _check_repository(config, environ)
-    _check_addresses(config)
+    if conflict := address_conflict(config):
+        raise BadSetting(conflict)
     return config
 
 
@@ -517,11 +519,6 @@ def _check_repository(config: ServerConfig, environ: Mapping[str, str]) -> None:
         raise BadSetting("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if "*" in config.load_model and set(config.load_model) != {"*"}:
         raise BadSetting("Wildcard model name '*' must be the ONLY startup model if specified at all.")
-
-
-def _check_addresses(config: ServerConfig) -> None:
-    if conflict := address_conflict(config):
-        raise BadSetting(conflict)
 
 
 def address_conflict(config: ServerConfig, *, resolve: bool = False) -> str:
