@@ -166,19 +166,21 @@ def parse_certificate_roles(text: str) -> CertificateRoles:
     """
     rules = []
     for number, line in enumerate(text.splitlines(), 1):
-        words = _COMMENT.sub("", line).split(None, 1)
-        if not words:
+        rule = _COMMENT.sub("", line).strip()
+        if not rule:
             continue
         try:
-            rules.append(_rule(*words))
-        except (TypeError, ValueError) as error:
-            reason = str(error) if isinstance(error, ValueError) else "expected a role and a certificate"
-            raise ValueError(f"line {number}: {reason}") from None
+            rules.append(_parse_rule(rule))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
     return CertificateRoles(rules)
 
 
-def _rule(role: str, which: str) -> Rule:
-    which = which.strip()
+def _parse_rule(text: str) -> Rule:
+    words = text.split(None, 1)
+    if len(words) < 2:
+        raise ValueError("expected a role and a certificate")
+    role, which = words
     if which.startswith("sha256:"):
         fingerprint = which.removeprefix("sha256:").replace(":", "").lower()
         if not _FINGERPRINT.fullmatch(fingerprint):
