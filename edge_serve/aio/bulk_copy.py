@@ -55,7 +55,7 @@ def release_later(unused: object) -> None:
 
 
 def _nothing(unused: object) -> None:
-    """The reference goes with the call."""
+    """Do nothing: the call releases the reference."""
 
 
 def work(nbytes: int, job: Callable[[], Any], done: Done) -> None:

@@ -16,7 +16,7 @@ from edge_serve.messages.tensors import BY_NUMBER, DataType
 def signature_of(
     config: pb.ModelConfig, model_name: str, version: int | str, labels: Mapping[str, tuple[str, ...]] | None = None
 ) -> Signature:
-    """The face of one version of a model.
+    """Return the signature of one version of a model.
 
     Args:
         config: completed and checked.
@@ -39,7 +39,7 @@ def signature_of(
 
 
 def read_labels(config: pb.ModelConfig, model_directory: Path) -> dict[str, tuple[str, ...]]:
-    """Class labels by output, one a line of `label_filename`.
+    """Read the class labels of each output: one a line of `label_filename`.
 
     Raises:
         Unsupported: the file lies outside the model directory.
@@ -83,7 +83,7 @@ def _spec(tensor: pb.ModelInput | pb.ModelOutput, labels: tuple[str, ...] = ()) 
 
 
 def _correlation_id_type(batching: pb.ModelSequenceBatching) -> DataType | None:
-    """The type of the CORRID control tensor, if the model has one."""
+    """Return the type of the CORRID control tensor, if the model has one."""
     wanted = pb.ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
     controls = [control for tensor in batching.control_input for control in tensor.control if control.kind == wanted]
     return BY_NUMBER[controls[0].data_type] if controls else None

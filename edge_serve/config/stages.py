@@ -41,7 +41,7 @@ def load_model_config(
     override: bytes | str | None = None,
     name: str = "",
 ) -> pb.ModelConfig:
-    """The configuration of the model in `model_directory`, as far as it can be told without loading the model.
+    """Read the configuration of the model in `model_directory`, as far as it is known without loading the model.
 
     Args:
         auto_complete: a missing file is an empty one, and inputs and outputs are checked only by `merge_completed`.
@@ -81,7 +81,7 @@ def settle_instances(
     *,
     auto: bool = True,
 ) -> pb.ModelConfig:
-    """`config` with its instance groups filled in for this machine.
+    """Return `config` with its instance groups filled in for this machine.
 
     Args:
         gpus: ids of the usable GPUs; None = this server has no GPU support.
@@ -98,10 +98,10 @@ def settle_instances(
 
 
 def merge_completed(config: pb.ModelConfig, document: dict[str, Any] | None) -> pb.ModelConfig:
-    """The final configuration: `document` (the worker's word, Triton's JSON) in place of `config`, checked in full.
+    """Return the final configuration, fully checked: `document` (Triton's JSON from the worker) in place of `config`.
 
     Args:
-        document: None when the backend had nothing to say.
+        document: None = the backend completed nothing.
 
     Raises:
         EdgeServeError: the model and its configuration do not agree with Triton's rules.
@@ -115,7 +115,7 @@ def merge_completed(config: pb.ModelConfig, document: dict[str, Any] | None) -> 
 
 
 def read_file(path: Path, most: int = MOST_FILE_BYTES) -> bytes:
-    """The content of a file that a model's configuration names.
+    """Read a file that a model's configuration names.
 
     Raises:
         Internal: there is no such file; with Triton's text.
@@ -164,7 +164,7 @@ def check_files(model_directory: Path, config: pb.ModelConfig, versions: Sequenc
 
 
 def first_version_files(model_directory: Path) -> frozenset[str]:
-    """Entries of the lowest version's directory, directories with a `/` at the end; empty without versions.
+    """Return the entries of the lowest version's directory, directories with a `/` at the end; none without versions.
 
     Raises:
         UnreadableEntry: the model directory, or that of the version, cannot be read.

@@ -34,7 +34,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """The model's face.
+    """The name, inputs and outputs of a model version.
 
     Attributes:
         max_batch_size: 0 = the model has no batch dimension.

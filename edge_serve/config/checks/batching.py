@@ -13,7 +13,7 @@ from edge_serve.errors import InvalidArgument
 
 
 def check_dynamic_batching(batching: pb.ModelDynamicBatching, name: str, max_batch_size: int) -> None:
-    """Sizes, priorities and queue policies agree with each other.
+    """Check that sizes, priorities and queue policies agree with each other.
 
     Raises:
         InvalidArgument: with Triton's text.
@@ -60,7 +60,7 @@ _FALSE_TRUE = ("int32_false_true", "fp32_false_true", "bool_false_true")
 
 
 def check_sequence_batching(batching: pb.ModelSequenceBatching, name: str, max_batch_size: int) -> None:
-    """Controls are whole and unique, strategies in range, states described.
+    """Check that controls are complete and unique, strategies in range, and states described.
 
     Raises:
         InvalidArgument: with Triton's text.
@@ -92,7 +92,7 @@ def _check_control_names(batching: pb.ModelSequenceBatching, name: str) -> None:
 
 
 def _controls(batching: pb.ModelSequenceBatching, kind: str, name: str) -> Iterator[pb.ModelSequenceBatching.Control]:
-    """The control of `kind`, if there is one."""
+    """Yield the control of `kind`, if there is one."""
     number = pb.ModelSequenceBatching.Control.Kind.Value(kind)
     found = [c for tensor in batching.control_input for c in tensor.control if c.kind == number]
     yield from found[:1]
@@ -147,7 +147,7 @@ def _check_states(batching: pb.ModelSequenceBatching, name: str) -> None:
 
 
 def check_initial_states(batching: pb.ModelSequenceBatching) -> None:
-    """Each state has one value to start with, which fits it, or none.
+    """Check that each state has at most one initial value, which fits it.
 
     Triton checks them later than the rest: when it creates the scheduler of a version (core
     src/sequence_batch_scheduler).

@@ -17,7 +17,7 @@ from edge_serve.errors import InvalidArgument, with_advice
 
 
 def check_model_config(config: pb.ModelConfig) -> None:
-    """Everything but inputs, outputs and instance groups; `config` is normalised.
+    """Check all but inputs, outputs and instance groups of a normalised configuration.
 
     Raises:
         InvalidArgument: with Triton's text.
@@ -84,7 +84,7 @@ def refuse_runtime(config: pb.ModelConfig) -> None:
 
 
 def check_cache(config: pb.ModelConfig, *, decoupled: bool) -> None:
-    """A decoupled model has no response cache; an ensemble may be one because of its members.
+    """Check that a decoupled model has no response cache. An ensemble may be decoupled because of its members.
 
     Raises:
         InvalidArgument: it has one.

@@ -82,7 +82,7 @@ def _check_flow(config: pb.ModelConfig) -> None:
 
 
 def _reachable(inputs: Sequence[str], sources: Mapping[str, set[str]]) -> set[str]:
-    """The tensors that have a value once all steps have run."""
+    """Return the tensors that have a value once all steps have run."""
     ready = set(inputs)
     while more := {tensor for tensor, needs in sources.items() if tensor not in ready and needs <= ready}:
         ready |= more
@@ -90,7 +90,7 @@ def _reachable(inputs: Sequence[str], sources: Mapping[str, set[str]]) -> set[st
 
 
 def _why(tensor: str, sources: Mapping[str, set[str]], ready: set[str]) -> str:
-    """The furthest tensor upstream which never gets a value, as the tail of a message."""
+    """Return the end of a message: the furthest tensor upstream that never gets a value."""
     seen: set[str] = set()
     last = tensor
     while missing := sorted(sources.get(last, set()) - ready - seen):
@@ -112,12 +112,12 @@ class _Known:
 
 
 def member_key(step: pb.ModelEnsembling.Step) -> str:
-    """How messages, and `members` below, name the model of a step: `name`, or `namespace::name`."""
+    """Return the name of a step's model in messages and in `members` below: `name`, or `namespace::name`."""
     return f"{step.model_namespace}{NAMESPACE_END}{step.model_name}" if step.model_namespace else step.model_name
 
 
 def check_ensemble_members(config: pb.ModelConfig, members: Mapping[str, pb.ModelConfig]) -> bool:
-    """Types, shapes and batch sizes of the ensemble and of its members agree; True when the ensemble is decoupled.
+    """Check that the ensemble and its members agree in types, shapes and batch sizes. Return whether it is decoupled.
 
     Args:
         members: completed configurations by `member_key`.
@@ -182,7 +182,7 @@ def _check_outputs(
 
 
 def _agree(name: str, tensor: str, found: _Known, tensors: dict[str, _Known]) -> None:
-    """Remember `found`, or compare it with what an earlier model said about the same tensor."""
+    """Record `found`, or compare it with the record that an earlier model made of the same tensor."""
     known = tensors.setdefault(tensor, found)
     where = f"in ensemble {name}, ensemble tensor {tensor}: inconsistent"
     if known.data_type != found.data_type:

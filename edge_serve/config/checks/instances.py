@@ -25,7 +25,7 @@ MOST_IN_PROCESS = 252
 def check_instance_groups(
     config: pb.ModelConfig, gpus: Sequence[int] | None = None, min_compute_capability: float = 0.0, lack: str = ""
 ) -> None:
-    """Every group can have its instances on this machine, under a name of its own.
+    """Check that every group can have its instances on this machine, and has a name of its own.
 
     Args:
         gpus: ids of the usable GPUs; None = this server has no GPU support at all.

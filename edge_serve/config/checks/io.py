@@ -18,7 +18,7 @@ _MAX_ELEMENTS = 2**63 - 1
 
 
 def check_inputs_and_outputs(config: pb.ModelConfig) -> None:
-    """Each tensor is described in full and can have a shape.
+    """Check that each tensor is described completely and can have a shape.
 
     Raises:
         InvalidArgument: with Triton's text.
@@ -94,7 +94,7 @@ def _check_dims(dims: Sequence[int], what: str) -> None:
 
 
 def _check_reshape(dims: Sequence[int], shape: Sequence[int], what: str) -> None:
-    """Both sides hold as many elements: between two variable dimensions the fixed ones must multiply to the same."""
+    """Check that both have as many elements: the fixed dimensions between two variable ones have equal products."""
     have, want = _runs(dims), _runs(shape)
     if (len(have) == 1) != (len(want) == 1):
         raise InvalidArgument(f"{what} has different size for dims and reshape")
@@ -105,7 +105,7 @@ def _check_reshape(dims: Sequence[int], shape: Sequence[int], what: str) -> None
 
 
 def _runs(dims: Sequence[int]) -> list[int]:
-    """Products of the fixed dimensions, one before each variable dimension and one after the last."""
+    """Return the products of the fixed dimensions before each variable dimension, and after the last one."""
     runs = [1]
     for dim in dims:
         if dim == -1:

@@ -42,7 +42,7 @@ def complete_onnx(
     found_outputs: Sequence[FoundTensor],
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
 ) -> dict[str, Any]:
-    """A copy of `config` with absent inputs, outputs, `max_batch_size` and `dynamic_batching` filled in.
+    """Return a copy of `config` with absent inputs, outputs, `max_batch_size` and `dynamic_batching` filled in.
 
     A configuration that lists inputs and outputs is left as it is: its author has decided.
 
@@ -86,7 +86,7 @@ def _complete_batching(
 
 
 def _spells_out_batch(config: Mapping[str, Any], inputs: Sequence[FoundTensor], outputs: Sequence[FoundTensor]) -> bool:
-    """Whether a tensor that the configuration does list has as many dims as the model's: written for no batching."""
+    """Return whether a listed tensor has as many dims as the model's, so that its author wants no batching."""
     ranks = {("input", t.name): len(t.dims) for t in inputs} | {("output", t.name): len(t.dims) for t in outputs}
     return any(
         ranks.get((side, tensor.get("name", ""))) == len(config_dims(tensor))
@@ -96,7 +96,7 @@ def _spells_out_batch(config: Mapping[str, Any], inputs: Sequence[FoundTensor], 
 
 
 def _describe(tensor: FoundTensor, side: str, batching: bool, config: Mapping[str, Any]) -> dict[str, Any]:
-    """One entry of `input` or `output`; a scalar is dims [1], and under batching has an empty reshape."""
+    """Return an entry of `input` or `output`. A scalar has dims [1], and an empty reshape if the model batches."""
     if not tensor.data_type:
         raise Internal(_unsupported("", side, tensor, config))
     entry: dict[str, Any] = {"name": tensor.name, "data_type": tensor.data_type}
@@ -113,7 +113,7 @@ def check_onnx(
     found_outputs: Sequence[FoundTensor],
     overridable: Sequence[FoundTensor] = (),
 ) -> None:
-    """The configuration names the model's own tensors, with their types and shapes.
+    """Check that the configuration has the names, types and shapes of the model's own tensors.
 
     Args:
         overridable: initialisers that a request may replace: allowed as inputs, not required.
@@ -142,7 +142,7 @@ def check_onnx(
 
 
 def _check_input_count(config: Mapping[str, Any], provided: Mapping[str, FoundTensor], overridable: set[str]) -> None:
-    """Inputs, batch inputs, control tensors and states together are the model's inputs."""
+    """Check that inputs, batch inputs, control tensors and states together are as many as the model's inputs."""
     listed = config.get("input", ())
     named = [entry["name"] for entry in listed if not entry.get("optional") and entry["name"] not in overridable]
     named += [name for batch in config.get("batch_input", ()) for name in batch.get("target_name", ())]
@@ -282,7 +282,7 @@ def config_dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _shapes(tensors: Sequence[FoundTensor]) -> str:
-    """The tensors that keep a model from batching."""
+    """Return the tensors that keep a model from batching, as text."""
     return ", ".join(f"{tensor.name} {shape_text(tensor.dims)}" for tensor in tensors if tensor.dims[:1] != (-1,))
 
 

@@ -43,7 +43,7 @@ _READER_ERRORS = (json_format.Error, ValueError, TypeError, AttributeError, Over
 
 
 def model_config_to_json(config: pb.ModelConfig) -> dict[str, Any]:
-    """`config` as Triton's JSON object."""
+    """Convert `config` into Triton's JSON object."""
     document: dict[str, Any] = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -56,7 +56,7 @@ def model_config_to_json(config: pb.ModelConfig) -> dict[str, Any]:
 
 
 def model_config_from_json(document: bytes | str | dict[str, Any]) -> pb.ModelConfig:
-    """The configuration in Triton's JSON, text or already parsed. Enum names in any case, quoted integers accepted.
+    """Read a configuration in Triton's JSON, text or parsed. Enum names may have any case, and integers quotes.
 
     Raises:
         InvalidArgument: not JSON, not an object, an unknown field, or a value of the wrong type.
@@ -81,8 +81,8 @@ def _parse(text: bytes | str) -> dict[str, Any]:
 
 
 def _parse_loosely(text: bytes | str) -> Any:
-    """The standard library's reader, which takes NaN and Infinity (histogram buckets) and control characters in
-    strings; then what is looser still."""
+    """Parse with the standard library, which accepts NaN and Infinity (histogram buckets) and control characters in
+    strings, and else as `loads_loosely` does."""
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
@@ -93,12 +93,11 @@ def _parse_loosely(text: bytes | str) -> Any:
 
 
 def _as_triton_prints(document: dict[str, Any], message: Descriptor) -> None:
-    """The strings that protobuf prints for 64-bit integers become numbers, and floats have Triton's digits.
+    """Turn the strings that protobuf prints for 64-bit integers into numbers, and give floats Triton's digits.
 
-    Fields stand as the .proto declares them, the values of a oneof after the others.
-
-    Protobuf's Python writer puts the fields with default values last; scripts that look for a piece of text in the
-    answer of Triton, whose writer is C++, count on the order.
+    Put the fields in the order of the .proto, the values of a oneof after the others. Protobuf's Python writer puts
+    the fields with default values last, but scripts search the answer of Triton, whose writer is C++, for pieces of
+    text that depend on the order.
     """
     for field in sorted(message.fields, key=lambda field: not (field.containing_oneof is None or field.message_type)):
         if field.name not in document:
@@ -114,12 +113,12 @@ def _as_triton_prints(document: dict[str, Any], message: Descriptor) -> None:
 
 
 def _each(act: Callable[[Any], Any], value: Any) -> Any:
-    """`act` on the value of a field, or on each of a repeated one."""
+    """Apply `act` to the value of a field, or to each of a repeated one."""
     return [act(item) for item in value] if isinstance(value, list) else act(value)
 
 
 def _print_float(value: Any) -> Any:
-    """The number in protobuf's C++ text for an FP32 value, which has 6 digits if they suffice, else 9."""
+    """Return an FP32 value with the digits of protobuf's C++ text: 6 if they suffice, else 9."""
     if not isinstance(value, float):  # NaN and infinities are strings
         return value
     exact = _as_fp32(value)
@@ -132,9 +131,9 @@ def _as_fp32(value: float) -> float:
 
 
 def _as_read_here(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:
-    """A copy of `document` with what protobuf's Python reader wants and its C++ reader does without: enum names spelt
-    as in the .proto, booleans without quotes, a value in place of null, and a list also around the only value of a
-    repeated field."""
+    """Return a copy of `document` with all that protobuf's Python reader needs and its C++ reader does not: enum names
+    as in the .proto, booleans without quotes, a value in place of null, and a list around the only value of a repeated
+    field."""
     result = dict(document)
     for name, value in document.items():
         field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
@@ -152,7 +151,7 @@ def _as_read_here(document: dict[str, Any], message: Descriptor) -> dict[str, An
 
 
 def _only_value(value: Any, field: FieldDescriptor) -> bool:
-    """Whether the value belongs to a repeated field and is written without a list."""
+    """Return whether the value belongs to a repeated field and is written without a list."""
     if field.default_value != []:  # which it is for repeated fields, in every version of protobuf
         return False
     if field.message_type is None:
@@ -172,7 +171,7 @@ def _read_boolean(value: Any) -> Any:
 
 
 def _each_message(kind: Descriptor, value: Any, act: Callable[[dict[str, Any], Descriptor], Any]) -> Any:
-    """`act` on each object in the JSON of a field of type `kind`, a map's values included; the results in its form.
+    """Return the value of a field of type `kind` with `act` applied to each object in it, a map's values included.
 
     As in Triton, null is no element of a list, and the default value in a map. What is not an object is left for
     protobuf's reader to refuse.
@@ -209,7 +208,7 @@ _ESCAPE = re.compile(r'\\(.)|"', re.DOTALL)
 
 
 def loads_loosely(text: str) -> Any:
-    """The value that `text` holds; NaN and Infinity too.
+    """Parse JSON as protobuf's C++ reader does; NaN and Infinity too.
 
     Raises:
         ValueError, RecursionError: not JSON, even so.
@@ -226,7 +225,7 @@ def _write_strictly(piece: re.Match[str]) -> str:
 
 
 def _write_escape(escape: re.Match[str]) -> str:
-    """An escape of JSON as it is; of another, the C++ reader takes the character."""
+    """Return an escape of JSON as it is, and of any other the character, as the C++ reader does."""
     if escape[1] is None:
         return '\\"'
     if escape[1] == "v":

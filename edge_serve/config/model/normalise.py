@@ -70,7 +70,7 @@ def platforms_of(backend: str) -> set[str]:
 
 
 def normalise(config: pb.ModelConfig, model_name: str, files: Collection[str] = ()) -> pb.ModelConfig:
-    """`config` with name, backend, platform, file name, version policy, batch sizes and memory settings filled in.
+    """Return a copy with name, backend, platform, file name, version policy, batch sizes and memory settings.
 
     Args:
         files: entries of the first version's directory, directories with a `/` at the end.
@@ -154,7 +154,7 @@ def is_python(config: pb.ModelConfig) -> bool:
 
 
 def normalise_instance_groups(config: pb.ModelConfig, gpus: Sequence[int] = (), *, auto: bool = True) -> pb.ModelConfig:
-    """`config` with the name, kind, count and GPUs of each instance group filled in; ensembles have none.
+    """Return a copy with the name, kind, count and GPUs of each instance group. Ensembles have none.
 
     Args:
         gpus: ids of the usable GPUs.

@@ -66,7 +66,7 @@ _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 
 
 def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.ModelConfig:
-    """The configuration that `text` says; nothing is filled in or checked.
+    """Parse a configuration. Nothing is filled in or checked.
 
     Args:
         source: the file's name, for messages.
@@ -174,7 +174,7 @@ def _refuse(text: str, place: int, source: str, complaint: str) -> InvalidArgume
 
 
 def _explain(message: str, text: str, source: str) -> str:
-    """The reader's complaint as `file:line:column: what was found, what was expected`."""
+    """Return protobuf's complaint as `file:line:column: what was found, what was expected`."""
     position = _POSITION.match(message)
     if position is None:
         return f"{source}: {message}"
@@ -187,7 +187,7 @@ def _explain(message: str, text: str, source: str) -> str:
 
 
 def reword(complaint: str) -> str:
-    """Protobuf's complaint in the words of a person who edits the file (also used for JSON), cut to LONGEST."""
+    """Rewrite protobuf's complaint for a person who edits the file (also used for JSON), cut to LONGEST."""
     said = _reword(complaint)
     return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]}...{said[-LONGEST // 2 :]}"
 

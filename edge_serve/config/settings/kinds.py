@@ -41,7 +41,7 @@ class SettingKind:
 
 
 def parse_boolean(text: str) -> bool:
-    """Triton's booleans, in any case."""
+    """Parse one of Triton's booleans, in any case."""
     match text.lower():
         case "true" | "on" | "1":
             return True
@@ -51,7 +51,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def integer(low: int = -(2**63), high: int = 2**63 - 1) -> SettingKind:
-    """A whole number from `low` to `high`, both included."""
+    """Return the kind of a whole number from `low` to `high`, both included."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
@@ -64,7 +64,7 @@ def integer(low: int = -(2**63), high: int = 2**63 - 1) -> SettingKind:
 
 
 def number(low: float = 0.0, high: float = 1e18) -> SettingKind:
-    """A decimal number from `low` to `high`, both included."""
+    """Return the kind of a decimal number from `low` to `high`, both included."""
 
     def parse(text: str) -> float:
         try:
@@ -78,7 +78,7 @@ def number(low: float = 0.0, high: float = 1e18) -> SettingKind:
 
 
 def choice(*words: str) -> SettingKind:
-    """One of `words`, in any case."""
+    """Return the kind of a value that is one of `words`, in any case."""
     known = {word.lower(): word for word in words}
 
     def parse(text: str) -> str:

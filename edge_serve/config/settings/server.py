@@ -464,7 +464,7 @@ ALIASES: dict[str, Alias] = {
 
 
 def parse_argv(argv: Sequence[str], environ: Mapping[str, str], program: Program = EDGE_SERVE) -> ServerConfig:
-    """The settings in `argv` (without the program's name) and `environ`, with the defaults of `program`.
+    """Parse the settings in `argv` (without the program's name) and `environ`, with the defaults of `program`.
 
     Raises:
         BadSetting: an unknown option, a bad value, or settings that contradict each other. The program then prints the
@@ -546,7 +546,7 @@ def address_conflict(config: ServerConfig, *, resolve: bool = False) -> str:
 
 
 def defaults(program: Program = EDGE_SERVE) -> dict[str, str]:
-    """The default of each setting, as it would be written; "" where there is none."""
+    """Return the default of each setting, as it would be written; "" where there is none."""
     own = {field.name: field.default for field in fields(ServerConfig) if field.name in SETTINGS}
     return {name: _written(value) for name, value in {**own, **program.defaults}.items()}
 

@@ -73,7 +73,7 @@ class TraceConfig(TraceSettings):
     mode: str = "triton"
 
     def without_export(self) -> TraceConfig:
-        """Return what is done of mode opentelemetry: nothing is traced, and the mode in force is triton."""
+        """Return the settings in force for mode opentelemetry: mode triton, and nothing is traced."""
         return replace(self, mode="triton", level=())
 
 
@@ -116,7 +116,7 @@ def unread_backend_settings(settings: Sequence[BackendSetting]) -> list[str]:
 
 
 def _scoped(text: str, form: str) -> tuple[str, str, str]:
-    """`[scope,]key=value` in its three parts; the value may hold anything."""
+    """Split `[scope,]key=value` into its three parts. The value may have any characters."""
     left, equals, value = text.partition("=")
     scope, comma, key = left.rpartition(",")
     if not (equals and key and value) or (comma and not scope):
@@ -170,7 +170,7 @@ def _restriction(header_prefix: str) -> SettingKind:
 
 
 def combine_restrictions(parts: Sequence[Restriction]) -> tuple[Restriction, ...]:
-    """All of them; an operation can be in one only."""
+    """Return all restrictions, and refuse an operation that two of them have."""
     seen: set[str] = set()
     for api in [api for part in parts for api in part.apis]:
         if api in seen:
@@ -220,7 +220,7 @@ def _parse_trace_setting(text: str) -> tuple[str, str, str]:
 
 
 def combine_trace(parts: Sequence[tuple[str, str, str]]) -> TraceConfig:
-    """The settings one after the other; levels add up, and OFF wins over all of them."""
+    """Apply the settings one after the other. Levels add up, and OFF overrides all of them."""
     levels: list[str] = []
     changes: dict[str, Any] = {}
     for key, value in [(key.replace("-", "_"), value) for mode, key, value in parts if mode != OPENTELEMETRY]:

@@ -93,19 +93,19 @@ class FoundSetting:
 
 
 def flag_of(name: str) -> str:
-    """`http_port` -> `--http-port`."""
+    """Return the flag of a setting: `--http-port` for `http_port`."""
     return "--" + name.replace("_", "-")
 
 
 def variable_of(name: str) -> str:
-    """`http_port` -> `EDGE_SERVE_HTTP_PORT`."""
+    """Return the variable of a setting: `EDGE_SERVE_HTTP_PORT` for `http_port`."""
     return _PREFIX + name.upper()
 
 
 def read_settings(
     table: Table, aliases: Mapping[str, Alias], argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Values of the settings that were given, and lines for the log about those that are deprecated or ignored.
+    """Return the values of the given settings, and lines for the log about deprecated and ignored ones.
 
     Args:
         argv: without the program's name.
@@ -192,7 +192,7 @@ def _from_argv(table: Table, aliases: Mapping[str, Alias], argv: Sequence[str]) 
 
 
 def _split(argument: str, table: Table, aliases: Mapping[str, Alias]) -> tuple[str, str, str | None]:
-    """The flag, written out, the setting's name, and the value if it is part of the argument."""
+    """Return the whole flag, the setting's name, and the value if it is part of the argument."""
     flag, equals, text = argument.partition("=")
     flag = _whole(flag, table, aliases)
     if not flag.startswith("--") or flag == "--":
@@ -208,7 +208,7 @@ def _split(argument: str, table: Table, aliases: Mapping[str, Alias]) -> tuple[s
 
 
 def _whole(flag: str, table: Table, aliases: Mapping[str, Alias]) -> str:
-    """The only option that begins with `flag`, as getopt_long of Triton takes it; else `flag` itself."""
+    """Return the only option that begins with `flag`, as Triton's getopt_long does; else `flag` itself."""
     known = [*map(flag_of, table), *aliases]
     begun = [one for one in known if one.startswith(flag)]
     return begun[0] if len(begun) == 1 and flag not in known and len(flag) > len("--") else flag
@@ -226,7 +226,7 @@ def _value(setting: Setting, raw: Sequence[str], origin: str) -> Any:
 
 
 def help_text(table: Table, defaults: Mapping[str, str]) -> str:
-    """All settings by group, at most 100 columns wide.
+    """Describe all settings by group, in at most 100 columns.
 
     Args:
         defaults: as they are to be printed, by name.
@@ -243,7 +243,7 @@ def help_text(table: Table, defaults: Mapping[str, str]) -> str:
 
 
 def describe(setting: Setting, default: str) -> str:
-    """Meaning, repeatability, default and standing of a setting, in sentences."""
+    """Describe a setting in sentences: its meaning, whether it repeats, and its default or why it is ignored."""
     parts = [setting.help]
     if setting.many:
         parts.append("May be given several times.")
@@ -255,7 +255,7 @@ def describe(setting: Setting, default: str) -> str:
 
 
 def by_group(table: Table) -> dict[str, list[str]]:
-    """Names of the settings by group, both in the table's order."""
+    """Return the names of the settings by group, both in the table's order."""
     groups: dict[str, list[str]] = {}
     for name, setting in table.items():
         groups.setdefault(setting.group, []).append(name)
