@@ -88,15 +88,17 @@ def _read_parameters(parameters: Mapping[str, InferParameter], request: InferReq
     return wants_final
 
 
-def _read(name: str, value: InferParameter, *kinds: str) -> Any:
+def _read(name: str, value: InferParameter, *kinds: str, tensor: str | None = None) -> Any:
+    """Read a parameter of the request, or of a tensor."""
     kind = value.WhichOneof("parameter_choice")
     if kind not in kinds:
-        raise InvalidArgument(f"invalid value type for '{name}' parameter, expected {' or '.join(kinds)}.")
+        where = "" if tensor is None else f" for tensor '{tensor}'"
+        raise InvalidArgument(f"invalid value type for '{name}' parameter{where}, expected {' or '.join(kinds)}.")
     return getattr(value, kind)
 
 
-def _read_integer(name: str, value: InferParameter, *kinds: str) -> int:
-    number: int = _read(name, value, *kinds)
+def _read_integer(name: str, value: InferParameter, *kinds: str, tensor: str | None = None) -> int:
+    number: int = _read(name, value, *kinds, tensor=tensor)
     if number < 0:
         raise InvalidArgument(f"invalid value for '{name}', expected value >= 0.")
     return number
@@ -180,10 +182,9 @@ def _read_part(parameters: Mapping[str, InferParameter], tensor: str) -> tuple[s
     Raises:
         InvalidArgument: a value is invalid, or they have one without the other.
     """
-    region = parameters.get("shared_memory_region")
-    if region is not None and region.WhichOneof("parameter_choice") != "string_param":
-        text = f"invalid value type for 'shared_memory_region' parameter for tensor '{tensor}', expected string_param."
-        raise InvalidArgument(text)
+    region = None
+    if (value := parameters.get("shared_memory_region")) is not None:
+        region = _read("shared_memory_region", value, "string_param", tensor=tensor)
     numbers = {"shared_memory_offset": 0, "shared_memory_byte_size": -1}
     for name in numbers:
         if name not in parameters:
@@ -192,10 +193,7 @@ def _read_part(parameters: Mapping[str, InferParameter], tensor: str) -> tuple[s
             raise InvalidArgument(
                 f"'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
             )
-        if parameters[name].WhichOneof("parameter_choice") != "int64_param":
-            text = f"invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param."
-            raise InvalidArgument(text)
-        numbers[name] = _read_integer(name, parameters[name], "int64_param")
+        numbers[name] = _read_integer(name, parameters[name], "int64_param", tensor=tensor)
     if region is None:
         return None
     offset, size = numbers.values()
@@ -204,7 +202,7 @@ def _read_part(parameters: Mapping[str, InferParameter], tensor: str) -> tuple[s
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
             f"'{tensor}'"
         )
-    return region.string_param, offset, size
+    return region, offset, size
 
 
 # ---- outputs ----------------------------------------------------------------------------------------------------
