@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from edge_serve.messages.line import one_line
@@ -116,15 +117,12 @@ def _parse_name(text: str) -> str:
     return text
 
 
-def _filled(what: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if not text:
-            raise ValueError(f"found nothing, expected {what}")
-        if len(os.fsencode(text)) > _LONGEST_PATH or "\0" in text:
-            raise ValueError(f"found '{shown(text)}', expected {what} of at most {_LONGEST_PATH} bytes without NUL")
-        return text
-
-    return parse
+def _parse_filled(expected: str, text: str) -> str:
+    if not text:
+        raise ValueError(f"found nothing, expected {expected}")
+    if len(os.fsencode(text)) > _LONGEST_PATH or "\0" in text:
+        raise ValueError(f"found '{shown(text)}', expected {expected} of at most {_LONGEST_PATH} bytes without NUL")
+    return text
 
 
 #: how to copy models from a cloud store, by the scheme of its URLs
@@ -153,9 +151,9 @@ def _parse_repository(text: str) -> str:
 
 
 TEXT = SettingKind("string", str)
-FILLED = SettingKind("string", _filled("a value"))
+FILLED = SettingKind("string", partial(_parse_filled, "a value"))
 NAME = SettingKind("name", _parse_name)
-PATH = SettingKind("path", _filled("a path"))
+PATH = SettingKind("path", partial(_parse_filled, "a path"))
 REPOSITORY = SettingKind("path", _parse_repository)
 BOOLEAN = SettingKind("boolean", parse_boolean)
 FLAG = SettingKind("", parse_boolean, bare=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from edge_serve.config.settings.kinds import SettingKind, shown
@@ -155,18 +156,15 @@ def _parse_gpu_share(text: str) -> tuple[int, float]:
     return found
 
 
-def _restriction(header_prefix: str) -> SettingKind:
-    def parse(text: str) -> Restriction:
-        apis, colon, pair = text.partition(":")
-        key, equals, value = pair.partition("=")
-        if not (apis and colon and key and equals and value):
-            raise ValueError(f"found '{shown(text)}', expected <apis>:<header>=<value>")
-        for api in apis.split(","):
-            if api not in RESTRICTABLE:
-                raise ValueError(f"unknown restricted api '{shown(api)}', expected one of {', '.join(RESTRICTABLE)}")
-        return Restriction(tuple(apis.split(",")), header_prefix + key, value)
-
-    return SettingKind("apis:header=value", parse)
+def _parse_restriction(header_prefix: str, text: str) -> Restriction:
+    apis, colon, pair = text.partition(":")
+    key, equals, value = pair.partition("=")
+    if not (apis and colon and key and equals and value):
+        raise ValueError(f"found '{shown(text)}', expected <apis>:<header>=<value>")
+    for api in apis.split(","):
+        if api not in RESTRICTABLE:
+            raise ValueError(f"unknown restricted api '{shown(api)}', expected one of {', '.join(RESTRICTABLE)}")
+    return Restriction(tuple(apis.split(",")), header_prefix + key, value)
 
 
 def combine_restrictions(parts: Sequence[Restriction]) -> tuple[Restriction, ...]:
@@ -270,8 +268,8 @@ BACKEND_SETTING = SettingKind("[backend,]setting=value", _parse_backend_setting)
 METRICS_SETTING = SettingKind("setting=value", _parse_metrics_setting)
 RATE_LIMIT_RESOURCE = SettingKind("name:count[:device]", _parse_rate_limit_resource)
 GPU_SHARE = SettingKind("device_id:fraction", _parse_gpu_share)
-HTTP_RESTRICTION = _restriction("")
-GRPC_RESTRICTION = _restriction(GRPC_HEADER_PREFIX)
+HTTP_RESTRICTION = SettingKind("apis:header=value", partial(_parse_restriction, ""))
+GRPC_RESTRICTION = SettingKind("apis:header=value", partial(_parse_restriction, GRPC_HEADER_PREFIX))
 ORIGIN = SettingKind("origin", _parse_origin)
 CACHE_SETTING = SettingKind("cache,setting=value", _parse_cache_setting)
 TRACE_SETTING = SettingKind("[mode,]setting=value", _parse_trace_setting)

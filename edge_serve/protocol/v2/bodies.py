@@ -10,6 +10,7 @@ import binascii
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -256,26 +257,22 @@ def _read_levels(value: Any) -> tuple[str, ...] | None:
     return tuple(level for level in TRACE_LEVELS if level in words) or None
 
 
-def _make_number_reader(name: str, least: int, most: int) -> Callable[[Any], int]:
-    """Return a function that parses a number in a string."""
-
-    def read(value: Any) -> int:
-        text = as_string(value)
-        if not re.fullmatch(r"\s*[+-]?[0-9]+", text):
-            raise InvalidArgument(f"Unable to parse '{name}', got: {text}")
-        number = int(text) if len(text) < 32 else most + 1
-        if name == "trace_count" and -_INT32_MAX - 1 <= number < least:
-            raise InvalidArgument(f"Unable to parse '{name}'. Expecting value >= {least}, got:{text}")
-        if not least <= number <= most:
-            raise InvalidArgument(f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text}")
-        return number
-
-    return read
+def _read_number(name: str, least: int, most: int, value: Any) -> int:
+    """Parse a number in a string."""
+    text = as_string(value)
+    if not re.fullmatch(r"\s*[+-]?[0-9]+", text):
+        raise InvalidArgument(f"Unable to parse '{name}', got: {text}")
+    number = int(text) if len(text) < 32 else most + 1
+    if name == "trace_count" and -_INT32_MAX - 1 <= number < least:
+        raise InvalidArgument(f"Unable to parse '{name}'. Expecting value >= {least}, got:{text}")
+    if not least <= number <= most:
+        raise InvalidArgument(f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text}")
+    return number
 
 
 _TRACE_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "level": ("trace_level", _read_levels),
-    "rate": ("trace_rate", _make_number_reader("trace_rate", 0, _UINT32_MAX)),
-    "count": ("trace_count", _make_number_reader("trace_count", -1, _INT32_MAX)),
-    "log_frequency": ("log_frequency", _make_number_reader("log_frequency", 0, _UINT32_MAX)),
+    "rate": ("trace_rate", partial(_read_number, "trace_rate", 0, _UINT32_MAX)),
+    "count": ("trace_count", partial(_read_number, "trace_count", -1, _INT32_MAX)),
+    "log_frequency": ("log_frequency", partial(_read_number, "log_frequency", 0, _UINT32_MAX)),
 }
