@@ -13,7 +13,7 @@ from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames
 from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, HEADERS, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader
-from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, INITIAL_WINDOW, FrameOutput
+from edge_serve.protocol.http2.stream import CONNECTION_WINDOW, DEFAULT_WINDOW, INITIAL_WINDOW, FrameOutput
 from edge_serve.protocol.http2.streams import PER_TURN, TRIFLE, WASTED_REQUEST, DataReader, StreamHost, StreamTable
 
 #: the largest DATA frame that the server accepts
@@ -40,12 +40,11 @@ class Http2:
     """
 
     __slots__ = (
-        "_block", "_block_flags", "_block_stream", "_data", "_heads", "_host", "_refusing", "_settled", "_tail",
-        "greeted", "received", "table",
+        "_block", "_block_flags", "_block_stream", "_data", "_heads", "_refusing", "_settled", "_tail", "greeted",
+        "received", "table",
     )  # fmt: skip
 
     def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
-        self._host = host
         self.table = StreamTable(host, output, clock, unsent)
         self._data = DataReader(self.table)
         self.received = 0
@@ -74,7 +73,7 @@ class Http2:
                 (frames.Http2Setting.MAX_FRAME_SIZE, MAX_FRAME),
                 (frames.Http2Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
             )
-        ) + frames.build_window_update(0, CONNECTION_WINDOW - 65_535)
+        ) + frames.build_window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
         self.table.push(greeting)
 
     def receive(self, data: bytes) -> None:
@@ -230,7 +229,7 @@ class Http2:
         head = self._heads.read(block)
         if len(table.open) >= MAX_STREAMS:
             raise StreamFault(Code.REFUSED_STREAM)
-        stream = self._host.open_stream(stream_id, head)
+        stream = table.host.open_stream(stream_id, head)
         table.open[stream_id] = stream
         stream.on_open()
         if flags & frames.END_STREAM and not stream.closed:
@@ -304,11 +303,11 @@ class Http2:
         if len(payload) != 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a PING frame of {len(payload)} bytes")
         if flags & frames.ACK:
-            self._host.on_pong(payload)
+            self.table.host.on_pong(payload)
             return
         self.table.allowance.spend(TRIFLE)
         self.table.push(frames.build_frame(frames.PING, frames.ACK, 0, payload))
-        self._host.on_ping()
+        self.table.host.on_ping()
 
     def _on_settings(self, payload: bytes, flags: int, stream_id: int) -> None:
         if stream_id:

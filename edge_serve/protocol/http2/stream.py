@@ -119,8 +119,8 @@ class Http2Stream:
             self.widen(INITIAL_WINDOW)
 
 
-#: the defaults of a client's window and of its largest frame (RFC 9113 6.5.2, 6.9.2)
-_WINDOW, _FRAME = 65_535, 16_384
+#: a window, and the largest frame, before either side has changed them (RFC 9113 6.5.2, 6.9.2)
+DEFAULT_WINDOW, _DEFAULT_FRAME = 65_535, 16_384
 
 
 class FrameOutput(Protocol):
@@ -152,9 +152,9 @@ class DataSender:
     def __init__(self, output: FrameOutput, unsent: int) -> None:
         self.output = output
         self._unsent = unsent
-        self.window = _WINDOW
-        self.initial = _WINDOW
-        self.max_frame = _FRAME
+        self.window = DEFAULT_WINDOW
+        self.initial = DEFAULT_WINDOW
+        self.max_frame = _DEFAULT_FRAME
         self.sent = 0
         #: streams with queued bytes and an open window, in the order of their turns
         self._ready: dict[Http2Stream, None] = {}
