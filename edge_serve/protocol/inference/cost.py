@@ -14,12 +14,6 @@ from edge_serve.records import frozen
 
 #: the loop reads JSON texts, and compressed bodies before and after decompression, of up to this many bytes
 SMALL_BYTES = 256 * 1024
-#: the same for JSON texts of models with BYTES inputs, which cost four times as much
-SMALL_TEXT_BYTES = 64 * 1024
-#: the loop checks up to this many BYTES elements of a binary body
-SMALL_STRINGS = 16 * 1024
-#: the loop compresses up to this many bytes: about 30 ns each
-SMALL_DEFLATE_BYTES = 64 * 1024
 #: time for which the loop may encode a JSON part
 SMALL_NS = 3_000_000
 
@@ -49,7 +43,8 @@ class WorkLimits:
 
 
 NO_LIMITS = WorkLimits()
-LOOP_LIMITS = WorkLimits(SMALL_BYTES, SMALL_TEXT_BYTES, SMALL_STRINGS, SMALL_DEFLATE_BYTES)
+#: BYTES in JSON cost four times as much as numbers, and compression about 30 ns for each byte
+LOOP_LIMITS = WorkLimits(body=SMALL_BYTES, text=64 * 1024, strings=16 * 1024, deflated=64 * 1024)
 
 
 def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:
