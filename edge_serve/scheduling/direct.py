@@ -192,7 +192,7 @@ class DirectScheduler(QueuedScheduler):
             return refused
         if not self._queue:
             return self._wait(0)
-        if self._seats.batches:
+        if self._seats.instances:
             return self._next_seated(now_ns)
         if self._burst == 1:
             return Run(self._instances.take(), self._queue.take(1)) if self._instances.idle else self._wait(0)

@@ -53,7 +53,7 @@ class NoSmaller(SecondSeats):
     scheduler: DynamicScheduler
 
     def soonest(self) -> tuple[int, int]:
-        batches = self.batches[0]
+        batches = self.instances[0].batches
         is_large = len(batches) == 1 and self.scheduler._queue.rows >= batches[0][0]
         return (0, 0) if is_large else (-1, 0)
 
