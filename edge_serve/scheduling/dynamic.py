@@ -78,6 +78,8 @@ class DynamicScheduler(QueuedScheduler):
             return self._wait(0)
         second = -1
         if not self._instances.idle:
+            if not self._seats.instances:  # asked after each arrival while the only instance is busy
+                return self._wait(0)
             second, due_ns = self._seats.soonest()
             if second < 0:
                 return self._wait(0)
