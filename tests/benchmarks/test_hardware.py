@@ -198,7 +198,7 @@ def test_rehearsal_on_the_cpu() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_plans_are_built_and_served_on_the_stand_ins(tmp_path: Path) -> None:
     code = (
         "from benchmarks.hardware import bare_loop, check, models, serving\n"

@@ -110,13 +110,13 @@ class ITensor:
 
 
 class ILayer:
-    def __init__(self, operator: str, outputs: Sequence[ITensor]) -> None:
+    def __init__(self, operator: str, outputs: Sequence[ITensor | None]) -> None:
         kinds = {"QuantizeLinear": LayerType.QUANTIZE, "DequantizeLinear": LayerType.DEQUANTIZE}
         self.type = kinds.get(operator, LayerType.ELEMENTWISE)
         self.num_outputs = len(outputs)
         self._outputs = outputs
 
-    def get_output(self, index: int) -> ITensor:
+    def get_output(self, index: int) -> ITensor | None:
         return self._outputs[index]
 
 
@@ -142,7 +142,7 @@ class INetworkDefinition:
     def get_layer(self, index: int) -> ILayer:
         assert self.model is not None
         node = self.model.graph.node[index]
-        return ILayer(node.op_type, [self.tensors[name] for name in node.output])
+        return ILayer(node.op_type, [self.tensors.get(name) for name in node.output])  # not all shapes can be inferred
 
 
 class ParserError:
