@@ -16,8 +16,10 @@ from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.bls_broker import Answer
+from edge_serve.workers.front.process import Process
 from edge_serve.workers.front.workers import Hooks, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.wire.frames import BUSY_BEAT
 from tests.stories import played
 from tests.workers.harness import Recorder, run, serving, spec, values
 
@@ -87,6 +89,22 @@ async def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path)
     await model.close()
     assert {path.name for path in tmp_path.iterdir()} == {"1", "backend.py", *(f"finalized-{pid}" for pid in pids)}
     assert workers.workers() == 0
+    arena.close()
+
+
+@played
+async def test_an_idle_worker_sends_no_heartbeats_of_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job of the load, in the main thread, ends when the model closes: the model runs there."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(MODEL)
+    workers, arena, received = Workers(), Arena("m", Budget(1 << 20)), list[int]()
+    made, instances = spec(tmp_path, CONFIG), [InstanceSpec("echo_0")]
+    model = await workers.open(made, "python", instances, Recorder(), arena)
+    monkeypatch.setattr(Process, "_note_sign", lambda process: received.append(process.pid))
+    await asyncio.sleep(5 * BUSY_BEAT)
+    assert len(received) <= 1, "the last one may have been on its way"
+    await model.close()
+    await workers.stop()
     arena.close()
 
 

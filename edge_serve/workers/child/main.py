@@ -80,7 +80,7 @@ class Main:
         #: by the directories of the versions: with --model-namespacing, models may have equal names
         self._described: dict[Path, Backend] = {}
         self._busy: set[object] = set()
-        #: set when a model begins to be loaded or closed, for the heartbeat thread
+        #: set when a model begins to be described or opened, for the heartbeat thread
         self.begun = threading.Event()
         self._imports = ArenaImports()
         self._forked = False
@@ -178,7 +178,6 @@ class Main:
                 self._exit_if_forked()
 
         self._busy.add(run)
-        self.begun.set()
         if in_main:
             self._jobs.put(run)
         else:
@@ -212,14 +211,15 @@ class Main:
         """Answer as `_answer` does, while a model loads in this thread."""
         thread = threading.get_ident()
         self._loading.append(thread)
+        self.begun.set()
         try:
             return self._answer(question, make)
         finally:
             self._loading.remove(thread)
 
-    def is_busy(self) -> bool:
-        """Return whether a model is loaded or closed now, or waits for it."""
-        return bool(self._busy)
+    def is_loading(self) -> bool:
+        """Return whether a model is described or opened now."""
+        return bool(self._loading)
 
     def place_of_load(self) -> str:
         """Return where in its own code the model is that began to load last; "" = none is, or none is in code of its
@@ -460,7 +460,7 @@ def main(arguments: list[str]) -> None:
     Forks(in_child).watch()
     host.install(worker.remote)
     ForwardingHandler(worker.remote).install()
-    signs = partial(beat, control, float(arguments[2]), worker.place_of_load, worker.is_busy, worker.begun)
+    signs = partial(beat, control, float(arguments[2]), worker.place_of_load, worker.is_loading, worker.begun)
     OwnThread(signs, "heartbeat").start()
     control.send(frame(FrameKind.HELLO))
     if arguments[3]:

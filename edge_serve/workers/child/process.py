@@ -176,20 +176,20 @@ def beat(
     control: Control,
     seconds: float,
     place: Callable[[], str] = str,
-    is_busy: Callable[[], bool] = bool,
+    is_loading: Callable[[], bool] = bool,
     begun: threading.Event | None = None,
 ) -> None:
     """Send heartbeats for ever, in a thread of its own.
 
     Args:
-        seconds: between two of them; at most `BUSY_BEAT` while `is_busy`.
+        seconds: between two of them; at most `BUSY_BEAT` while `is_loading`.
         place: returns where a model is that is being loaded; "" = none is, or that is not known.
-        is_busy: returns whether a model is being loaded or closed.
+        is_loading: returns whether a model is being described or opened.
         begun: set when that begins.
     """
     heartbeat, begun = frame(FrameKind.HEARTBEAT), begun or threading.Event()
     while True:
-        begun.wait(min(seconds, BUSY_BEAT) if is_busy() else seconds)
+        begun.wait(min(seconds, BUSY_BEAT) if is_loading() else seconds)
         begun.clear()
         where = place()
         control.send(json_frame(FrameKind.HEARTBEAT, 0, {"place": where}) if where else heartbeat)

@@ -22,7 +22,7 @@ HEADER_SIZE = HEADER.size
 #: longest payload that is believed: replies above INLINE_BYTES travel through the arena
 LONGEST = 256 << 20
 
-#: seconds between heartbeats, at most, while a worker loads or closes a model
+#: seconds between heartbeats, at most, while a worker describes or opens a model
 BUSY_BEAT = 0.1
 #: exit status of a worker whose device is lost
 DEVICE_LOST = 75
