@@ -40,8 +40,8 @@ class IterativeDriver(Driver):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: requests that are queued to run again -> the instance of their last run
-        self._again: dict[Job, int] = {}
+        #: requests that are queued to run again -> the instance of their last run, and their position in what it got
+        self._again: dict[Job, tuple[int, int]] = {}
         #: running requests whose clients have disconnected
         self._unwanted: set[Job] = set()
 
@@ -80,7 +80,7 @@ class IterativeDriver(Driver):
                 self.controls.remove(job.request)
             self._scheduler.reschedule(job)
             self.statistics.pending += 1
-            self._again[job] = instance
+            self._again[job] = instance, job.position - sum(unsent < job.position for unsent in reply.unsent)
 
     def _run(self, run: Run) -> list[Job]:
         jobs = super()._run(run)
@@ -95,9 +95,10 @@ class IterativeDriver(Driver):
             lease.release()
 
     def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
-        instance = self._again.pop(job, None)
-        if instance is not None:  # the model may have kept its response sender
-            self.model.cancel(instance, job.batch_id, job.position)
+        last = self._again.pop(job, None)
+        if last is not None:  # the model may have kept its response sender
+            instance, position = last
+            self.model.cancel(instance, job.batch_id, position)
         self._unwanted.discard(job)
         super()._fail(job, error, reason)
 

@@ -106,9 +106,8 @@ class Channel:
                 if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE_BYTES):
                     requests, moves = self._place(requests, pending)
                     break
-            # Replies of a decoupled model, sequences in place, and cancellations after a run have their request's place
-            # in the frame.
-            if pending.refused and (link.layout.decoupled or link.layout.in_place or link.layout.reruns):
+            # replies of a decoupled model and sequences in place have their request's place in the frame
+            if pending.refused and (link.layout.decoupled or link.layout.in_place):
                 full = next(iter(pending.refused.values()))
                 pending.refused = dict.fromkeys(range(pending.count), full)
                 raise full

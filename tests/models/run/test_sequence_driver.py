@@ -341,6 +341,25 @@ def test_the_worker_hears_of_the_end_of_a_request_that_waits_for_its_next_run(
     play(story)
 
 
+def test_the_worker_hears_of_a_request_by_its_position_in_what_it_got() -> None:
+    async def story() -> None:
+        here = IterativeStreams(OldestSequences, 3, driver=IterativeDriver, oldest=True, max_candidate_sequences=4)
+        here.submit("before")
+        before = await here.runs(0)
+        jobs = [here.submit(id) for id in "abc"]
+        here.end_run(before, False)
+        first = await here.runs(1)
+        here.driver._scheduler._instances.lost(0)  # no instance runs them once more
+        replies = [Reply(rescheduled=True), Reply(error=Unavailable("no memory")), Reply(rescheduled=True)]
+        here.driver.on_reply(0, BatchReply(first, 10, 20, 30, 40, replies, unsent=[1]))
+        jobs[2].cancel()
+        jobs[0].cancel()
+        assert here.model.cancelled == [(first, 1), (first, 0)]
+        here.check()
+
+    play(story)
+
+
 def test_a_request_whose_last_response_follows_its_last_run_keeps_its_memory_until_then(kind: Kind) -> None:
     async def story() -> None:
         here = IterativeStreams(kind)

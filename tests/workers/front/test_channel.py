@@ -23,7 +23,7 @@ from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.memory.arena_exports import ArenaExports
-from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, PARTIAL_HEAD, SLOT, FrameKind, frame
+from edge_serve.workers.wire.frames import CANCELLATION, HEADER_SIZE, NEED, PARTIAL_HEAD, SLOT, FrameKind, frame
 from edge_serve.workers.wire.layout import TensorLayout, padded
 from tests.stories import played
 from tests.workers.harness import Recorder, config, reply_frame, request, values
@@ -138,6 +138,21 @@ async def test_a_request_without_room_is_refused_alone() -> None:
         assert [len(values(replies[0])), len(values(replies[2]))] == [16, 32]
         made.channel.execute(2, [large(100_000)])
         assert isinstance((await made.listener.reply()).replies[0].error, Unavailable)
+
+
+@played
+async def test_a_request_of_an_iterative_model_without_room_is_refused_alone() -> None:
+    sequences = {"oldest": {"max_candidate_sequences": 4}, "iterative_sequence": True}
+    async with peer({**config(), "sequence_batching": sequences}, budget=4096) as made:
+        made.channel.execute(1, [large(100_000), request()])
+        batch = await made.receive()
+        assert len(batch.requests) == 1
+        made.theirs.sendall(made.reply(batch, [Reply(rescheduled=True)]))
+        reply = await made.listener.reply()
+        assert [isinstance(reply.replies[0].error, Unavailable), reply.replies[1].rescheduled] == [True, True]
+        assert list(reply.unsent) == [0]
+        made.channel.cancel(1, 0)
+        assert made.control[0][HEADER_SIZE:] == CANCELLATION.pack(4, 0)
 
 
 @played
