@@ -132,18 +132,25 @@ class EngineCache:
         return [plan for plan in self.directory.glob(f"*{_PLAN}") if _KEY.fullmatch(plan.stem)]
 
     def make_room(self, least: int) -> int:
-        """Remove engines until the disk has `least` free bytes. If all of them are too small for that, remove none.
-        The caller holds the lock.
+        """Remove engines until the disk has `least` free bytes. If all that no server serves are too small for that,
+        remove none. The caller holds the lock.
 
         Returns:
             The free bytes of the disk.
         """
-        engines = self._oldest_first()
-        enough = shutil.disk_usage(self.directory).free + sum(size for size, _ in engines) >= least
-        for _, plan in engines if enough else ():
-            if shutil.disk_usage(self.directory).free >= least:
-                break
-            _remove_unless_held(plan)
+        free = shutil.disk_usage(self.directory).free
+        chosen = []
+        with contextlib.ExitStack() as locks:
+            for size, plan in self._oldest_first():
+                if free >= least:
+                    break
+                descriptor = _lock_unless_held(plan)
+                if descriptor is not None:
+                    locks.callback(os.close, descriptor)
+                    chosen.append(plan)
+                    free += size
+            for plan in chosen if free >= least else ():
+                _remove(plan)
         return shutil.disk_usage(self.directory).free
 
     def _evict(self, newest: Path) -> None:
@@ -180,18 +187,29 @@ def export(plan: Path, meta: PlanMeta, target: Path) -> None:
 
 def _remove_unless_held(plan: Path) -> bool:
     """Remove an engine that no server serves. Return whether it was. No server can lock it meanwhile."""
-    try:
-        descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    descriptor = _lock_unless_held(plan)
+    if descriptor is None:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(plan)
-    except BlockingIOError:
-        return False
     finally:
         os.close(descriptor)
     return True
+
+
+def _lock_unless_held(plan: Path) -> int | None:
+    """Lock an engine that no server serves, so that none can. Return the descriptor of the lock, and its disk space is
+    free once that is closed; None = a server serves the engine, or it is gone."""
+    try:
+        descriptor = os.open(plan, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _remove(plan: Path) -> None:

@@ -76,7 +76,9 @@ def test_engines_make_room_for_a_build_on_a_full_disk(tmp_path: Path, monkeypatc
         assert (cache.make_room(400), left()) == (10, [True, True, True]), "they are too small"
         held = lock_shared(plans[0])
         assert (cache.make_room(50), left()) == (110, [True, False, True]), "a server serves the first"
+        assert (cache.make_room(300), left()) == (110, [True, False, True]), "the others are too small without it"
         os.close(held)
+        assert (cache.make_room(300), left()) == (310, [False, False, False])
 
 
 @pytest.mark.parametrize("left", ["stage", "no description", "cut", "damaged description"])
