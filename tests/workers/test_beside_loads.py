@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from edge_serve.backends.base import InstanceSpec
+from edge_serve.clock import MonotonicClock
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferResponse
+from edge_serve.models.run.decoupled import DecoupledDriver
+from edge_serve.models.run.statistics import new_statistics
+from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.workers.front.workers import ProcessLimits
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.stories import played
@@ -47,6 +52,22 @@ async def test_no_limit_runs_while_the_load_of_another_model_holds_the_interpret
         assert not refusal
         assert served.model.pids() == pids
         arena.close()
+
+
+@pytest.mark.slow
+@played
+async def test_the_limit_of_a_stream_stops_with_the_interpreter_after_its_batch(tmp_path: Path) -> None:
+    async with serving(tmp_path, config(decoupled=True, execution_timeout_ms="300")) as served:
+        loop, responses = asyncio.get_running_loop(), list[InferResponse]()
+        driver = DecoupledDriver("echo", "1", DirectScheduler(1), new_statistics(), MonotonicClock(), loop)
+        driver.model, served.model.listener = served.model, driver
+        driver.submit(request(do="partials", times=0), 1, None, responses.append)
+        async with loading_beside(served, tmp_path, "hold"):
+            await asyncio.sleep(0.3)  # 0.2 s have passed before
+            assert not responses
+        while not responses:
+            await asyncio.sleep(0.02)
+        assert "no final one within its execution_timeout_ms" in str(responses[0].error)
 
 
 @pytest.mark.slow

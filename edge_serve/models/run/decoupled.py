@@ -218,7 +218,9 @@ class DecoupledDriver(Driver):
             return
         if any(self._is_limited(stream.job) for stream in opened.streams.values()):
             overrun = partial(self._on_overrun, reply.batch_id)
-            opened.deadline = PausableDeadline(self._loop, reply.left, overrun, paused=opened.is_paused())
+            opened.deadline = PausableDeadline(
+                self._loop, reply.left, overrun, paused=opened.is_paused(), time=reply.time
+            )
 
     def _release_request(self, job: Job) -> None:
         """Release the memory of a request that has its last response, once its batch does not run any more."""

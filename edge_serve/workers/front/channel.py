@@ -292,7 +292,9 @@ class Channel:
         unsent = pending.refused or ()
         self._link.listener.on_reply(
             self.instance,
-            BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead, unsent, left),
+            BatchReply(
+                batch_id, start, ready, done, end, replies, lease, pending.each, self._dead, unsent, left, self._time
+            ),
         )
 
     def _ungrant(self, tokens: Sequence[int], lease: Lease | None) -> None:

@@ -139,6 +139,20 @@ def test_the_inputs_are_released_after_the_compute_times_are_reported(returned: 
     play(story)
 
 
+def test_the_limit_of_a_stream_runs_by_the_time_of_its_worker() -> None:
+    async def story() -> None:
+        scene, worker_time = Scene(timeout=0.02), 100.0
+        reply = BatchReply(scene.batch, 10, 20, 30, 40, [Reply()], left=0.02, time=lambda: worker_time)
+        scene.driver.on_reply(0, reply)
+        await asyncio.sleep(0.1)
+        assert not scene.responses
+        worker_time = 100.02
+        await asyncio.sleep(0.1)
+        assert "execution_timeout_ms (20)" in str(scene.responses[0].error)
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("end", ["final", "cancel"])
 @pytest.mark.parametrize("returned", [False, True])
 def test_a_paused_stream_is_resumed_when_it_ends(end: str, returned: bool) -> None:

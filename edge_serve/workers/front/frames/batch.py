@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from edge_serve.backends.base import Reply
@@ -158,6 +158,7 @@ class BatchReply:
         last: its worker is dead, and `on_lost` follows: the instance is not idle.
         unsent: positions of the requests that were not sent to the worker.
         left: seconds that the streams of a decoupled model have left of its `execution_timeout_ms`.
+        time: returns the time by which these run; None = that of the loop.
     """
 
     batch_id: int
@@ -171,6 +172,7 @@ class BatchReply:
     last: bool = False
     unsent: Collection[int] = ()
     left: float = 0.0
+    time: Callable[[], float] | None = None
 
 
 def decode_answers(
