@@ -243,11 +243,11 @@ def test_a_model_that_forks_while_it_loads_answers_once(server: Running, reposit
 
 def test_a_process_that_a_model_forks_waits_for_no_thread_that_counted(server: Running) -> None:
     deed = (
-        "import edge_serve.backends.python.api.metrics as m\n"
+        "from edge_serve.backends import host\n"
         "f = pb_utils.MetricFamily(name='forks', description='', kind=pb_utils.MetricFamily.COUNTER)\n"
         "c = f.Metric(labels={})\nheld, go = threading.Event(), threading.Event()\n"
-        "def count(m, held, go):\n    with m._lock: held.set(); go.wait()\n"
-        "t = threading.Thread(target=count, args=(m, held, go))\nt.start()\nheld.wait()\n"
+        "def count(host, held, go):\n    with host.lock: held.set(); go.wait()\n"
+        "t = threading.Thread(target=count, args=(host, held, go))\nt.start()\nheld.wait()\n"
         "if not (pid := os.fork()): c.increment(1); os._exit(0)\n"
         "ended = os.waitpid(pid, 0)[1]\ngo.set()\nt.join()\nresult = [answer(ended)]"
     )
