@@ -227,8 +227,11 @@ class Main:
         if not self._loading:
             return ""
         frames = sys._current_frames()
-        places = (own_place(calls_of(frames.get(thread))) for thread in reversed(self._loading.copy()))
-        return next(filter(None, places), "")
+        try:
+            places = (own_place(calls_of(frames.get(thread))) for thread in reversed(self._loading.copy()))
+            return next(filter(None, places), "")
+        finally:
+            frames.clear()  # the frame of this call is among them: the cycle would keep what the loads had open
 
     # ---- questions ------------------------------------------------------------------------------------------------
 
