@@ -146,16 +146,12 @@ def _release(
         return active or find_previous(wish, device.ring), f"the rollout of release {wish.want} is paused"
     if active == wish.want:
         return active, "it is the wanted release"
-    start = start_time(wish, device, spread_seconds)
+    start, before = start_time(wish, device, spread_seconds), _before(wish, device, active)
     if now < start:
-        return _before(
-            wish, device, active
-        ), f"release {wish.want} starts on this device in {(start - now) / 60:.0f} min"
+        return before, f"release {wish.want} starts on this device in {(start - now) / 60:.0f} min"
     if steps_include(wish, device):
         return wish.want, f"the steps of release {wish.want} include this device"
-    return _before(
-        wish, device, active
-    ), f"the steps of release {wish.want} do not include this device (ring {device.ring}) yet"
+    return before, f"the steps of release {wish.want} do not include this device (ring {device.ring}) yet"
 
 
 def _before(wish: BundleRollout, device: DeviceDocument, active: int) -> int:

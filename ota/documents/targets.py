@@ -38,7 +38,9 @@ def read_document(target: str, data: bytes) -> Document:
     if folder == "bundles" and name == "floor":
         return read_floor(data, family)
     bundle, _, number = name.rpartition(".")
-    if folder != "bundles" or not number.isdecimal():
+    if (
+        folder != "bundles" or not number.isdecimal() or len(number) > 16
+    ):  # as long as the highest integer in a document
         raise Untrusted(f"{target} is a path at which devices read no document")
     manifest = read_manifest(data, bundle, int(number))
     if manifest.family != family:

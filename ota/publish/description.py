@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +15,7 @@ from ota.documents.rollout import Rollout
 from ota.documents.system import SystemDocument
 from ota.documents.targets import has_document, read_document
 from ota.errors import OtaError
+from ota.trust.roots import format_time
 
 #: a list of files is cut after so many: the SHA-256 of the manifest stands for all of them
 _MOST_NAMES = 8
@@ -116,8 +116,9 @@ def _targets(before: Targets | None, after: Targets, documents: Documents) -> It
         if not lines:
             not_shown += has_document(path) and facts is None
             hashes = ", ".join(f"{name} {value}" for name, value in sorted(new.hashes.items()))
-            same = "" if facts is None else " (it says the same)"
-            yield f"  {_shown(path)} {verb}, {new.length} bytes, {_shown(hashes)}{same}"
+            says = "says the same" if facts_before is not None else "names nothing"
+            note = "" if facts is None else f" (it {says})"
+            yield f"  {_shown(path)} {verb}, {new.length} bytes, {_shown(hashes)}{note}"
         elif path.startswith("devices/"):
             key = next((one for one in lines if one.startswith("key: ")), "")
             words = "; ".join(one for one in lines if one != key)
@@ -207,7 +208,7 @@ def _rollout(rollout: Rollout) -> dict[str, str]:
             "halted": "yes" if wish.paused else "",
             "denied releases": ", ".join(map(str, sorted(wish.deny))),
             "pinned": ", ".join(f"{device} to {release}" for device, release in sorted(wish.pin.items())),
-            "not before": str(datetime.fromtimestamp(wish.not_before, timezone.utc)) if wish.not_before else "",
+            "not before": format_time(wish.not_before) if wish.not_before else "",
             "window": wish.window,
             "salt": wish.salt,
         }

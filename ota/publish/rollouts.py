@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -176,10 +176,12 @@ def _find_common(before: BundleRollout, reached: Mapping[str, int], devices: Seq
     return before.want if rings and all(reached.get(one) == before.want for one in rings) else before.previous
 
 
-def describe_previous(wish: BundleRollout, rings: Iterable[str]) -> str:
-    """Return the releases of devices in rings that the wanted one does not reach, such as `17 in lab, 16 in prod`."""
+def describe_previous(wish: BundleRollout, rings: Collection[str] = ()) -> str:
+    """Return the releases of devices in rings that the wanted one does not reach, such as `17 in lab, 16 in prod`.
+    Without rings, return those of all.
+    """
     found: dict[int, list[str]] = {}
-    for ring in rings:
+    for ring in rings or (*wish.reached, "other rings"):  # no ring has such a name, with a blank
         found.setdefault(find_previous(wish, ring), []).append(ring)
     if len(found) < 2:
         return str(next(iter(found), 0) or "none")

@@ -314,7 +314,7 @@ def _check_rollout(rollout: Rollout, found: Findings, now: float) -> Iterator[st
         if wish.want in wish.deny:
             found.warnings.append(
                 f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied; the releases before: "
-                + describe_previous(wish, rings or [*wish.reached, "other rings"])
+                + describe_previous(wish, rings)
             )
         elif wish.deny and (unserved := find_unserved(wish, devices, max(wish.deny), now)):
             found.warnings.append(
@@ -405,7 +405,7 @@ def find_unreadable(repository: Path) -> list[str]:
             if path.lstat().st_mode & wanted != wanted:
                 found.append(path)
     return [
-        f"{len(found)} of its files, such as {path}, may be read by fewer users than {repository}: a web server of "
+        f"{len(found)} published files, such as {path}, may be read by fewer users than {repository}: a web server of "
         f"another user does not send them, and devices do not update; 'chmod -R a+rX {repository}'"
         for path in found[:1]
     ]

@@ -190,7 +190,7 @@ def _ask_gate(arguments: argparse.Namespace, workspace: Workspace, state: Reposi
         outcome = _publish_halt(arguments, wish_of(rollout, arguments.bundle))
         raise RolloutHalted(
             f"{arguments.bundle}: the rollout is {outcome}: {ruling.why}. Devices that have the release keep it: "
-            "'rollout deny' removes it, 'rollout resume' continues"
+            "'rollout deny' removes it, and after a halt 'rollout resume' continues"
         )
     return ruling.why
 
@@ -329,7 +329,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.wishes() else ", nothing rolled out"))
         for bundle, wish in sorted(rollout.wishes().items()):
             steps = " ".join(f"{one.ring}={one.percent:g}" for one in wish.steps)
-            before = describe_previous(wish, [*wish.reached, "other rings"])
+            before = describe_previous(wish)
             more = [f"before {before}"] if before != "none" else []
             more += ["HALTED"] if wish.paused else []
             more += [f"window {wish.window}"] if wish.window else []

@@ -115,7 +115,7 @@ def _recover(arguments: argparse.Namespace) -> int:
         space = workspace.read(arguments.workspace, secrets_of(arguments))
         state, missing = recover(space, arguments.repository, data)
         found = f"root {state.version('root')}, timestamp {state.version('timestamp')}"
-        lacks = f"; documents and blobs that it lacks or has damaged: {len(missing)}" if missing else ""
+        lacks = f"; documents and blobs that the copy lacks or has damaged: {len(missing)}" if missing else ""
         print(f"recovered: {found}{lacks}; go on with 'verify'")
     return 0
 

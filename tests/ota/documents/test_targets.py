@@ -40,6 +40,7 @@ def test_the_path_tells_the_kind() -> None:
         ("bundles/two/det.2.json", MANIFEST, "is a manifest of the family one: devices refuse it"),
         ("bundles/one/det.3.json", MANIFEST, "is that of det 2"),
         ("bundles/one/det.x.json", MANIFEST, "devices read no document"),
+        (f"bundles/one/det.{'9' * 5000}.json", MANIFEST, "devices read no document"),
         ("bundles/one/floors.json", FLOOR, "devices read no document"),
         ("other/det.2.json", MANIFEST, "devices read no document"),
         ("devices", DEVICE, "is that of dev-1"),

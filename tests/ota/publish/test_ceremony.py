@@ -619,3 +619,7 @@ def test_a_description_hides_no_document() -> None:
     assert describe("r", before, after, {}, dict(list(known.items())[:2]))[-1].startswith(
         "  NOT SHOWN is the content of 2 "
     )
+    none = b'{"schema":1,"floors":{}}'
+    for published in (None, before):  # a request may leave out the published document
+        told = describe("r", published, targets(floor=none), {}, {hashlib.sha256(none).hexdigest(): none})
+        assert told[1].endswith(" (it names nothing)")

@@ -112,6 +112,10 @@ def test_a_halt_that_cannot_be_published_says_why(remote: Fleet) -> None:
         "the rollout is not halted yet (a change of root and targets waits for signatures already: finish it " in said
     )
     assert "; then 'rollout halt plant det'): " in said
+    publisher.do("request", "--discard")
+    publisher.do("rollout halt", "plant", "det")
+    _sign(publisher)
+    assert remote.wish().paused
 
 
 def test_a_halt_by_a_doubtful_clock_says_so(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -403,29 +403,17 @@ def test_passphrases_are_asked_for_at_a_terminal(tmp_path: Path) -> None:
     assert (own.of("root-1"), own.of("root-2")) == ("one", "all")
 
 
-def test_a_question_at_the_terminal_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(question: str) -> str:
-        time.sleep(10)
-        return ""
-
-    monkeypatch.setattr("ota.publish.keys.ANSWER_SECONDS", 0.05)
-    with acquire_lock(tmp_path):
-        assert ask_in_time("Deny it?", lambda question: "y") == "y"
-        with pytest.raises(OtaError, match=r"no answer within 0.05 s"):
-            ask_in_time("Deny it?", ask)
-
-
 def test_the_questions_of_a_command_share_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rotate root` with three keys of different passphrases."""
+    """`rotate root` with keys of different passphrases: the second answer comes too late."""
 
     def ask(question: str) -> str:
-        time.sleep(0.1)
+        time.sleep(0.3)
         return "y"
 
-    monkeypatch.setattr("ota.publish.keys.ANSWER_SECONDS", 0.15)
+    monkeypatch.setattr("ota.publish.keys.ANSWER_SECONDS", 0.5)
     with acquire_lock(tmp_path):
-        ask_in_time("passphrase of the key root-1: ", ask)
-        with pytest.raises(OtaError, match=r"no answer within 0.15 s"):
+        assert ask_in_time("passphrase of the key root-1: ", ask) == "y"
+        with pytest.raises(OtaError, match=r"no answer within 0.5 s"):
             ask_in_time("passphrase of the key root-2: ", ask)
 
 
@@ -463,7 +451,7 @@ def test_commands_that_read_wait_for_no_other(published: Publisher, monkeypatch:
     monkeypatch.setattr("ota.publish.workspace.PATIENCE", 0.0)
     with acquire_lock(published.dir):
         for command in ("rollout show", "rollout simulate a det", "device list", "export stick --fleet a"):
-            published.do(*command.split()[:2], *command.split()[2:])
+            published.do(*command.split())
 
 
 def test_verify_hashes_blobs_without_the_lock(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -421,7 +421,8 @@ def test_a_file_that_the_web_server_cannot_read_is_repaired_or_named(published: 
     document.chmod(0o600)
     published.do("verify")
     assert (
-        f"1 of its files, such as {document}, may be read by fewer users than {published.repository}" in published.err
+        f"1 published files, such as {document}, may be read by fewer users than {published.repository}"
+        in published.err
     )
     published.repository.chmod(0o700)
     published.do("verify")
@@ -722,7 +723,7 @@ def test_a_recovery_takes_only_what_the_metadata_lists(fleet: Publisher, tmp_pat
         planted.unlink(missing_ok=True)
         planted.symlink_to(secret)
     said = fleet.do("recover", "--repository", web, "--root", fleet.dir / "root.json")
-    assert said.endswith("; documents and blobs that it lacks or has damaged: 2; go on with 'verify'\n")
+    assert said.endswith("; documents and blobs that the copy lacks or has damaged: 2; go on with 'verify'\n")
     for path in fleet.repository.rglob("*"):
         assert not path.is_symlink()
         assert path.is_dir() or path.stat().st_nlink == 1, "the web server could change it later"
