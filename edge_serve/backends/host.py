@@ -147,7 +147,8 @@ _host: Host = Alone()
 #: come in the order of the changes. It is one lock for both: the garbage collector may run a finalizer in a thread that
 #: is sending, and with two locks it could wait there for a thread that waits to send. Hence it is reentrant, too. The
 #: data channel of an instance has a lock of its own (`FrameSender`), so two finalizers can still wait for each other:
-#: one that logs in a thread that sends on the data channel, and one that ends a stream in a thread that logs
+#: one that logs in a thread that sends on the data channel, and one that ends a stream in a thread that logs.
+#: `InferenceRequest.get_response_sender` acquires it, too: for a sender, which is made once
 lock = threading.RLock()
 
 

@@ -174,7 +174,7 @@ def reason(form: Format, text: str, allow_unknown_field: bool) -> str:
     if "categorical encoder" in text:
         return (
             "it has the names of categories, which Treelite does not support; train the model on their numbers: "
-            "column.cat.codes of each such column, and feature_types with 'c' for it (docs/trees.md)"
+            "column.cat.codes.where(column.notna()) of each such column, with feature_types 'c' (docs/trees.md)"
         )
     first = text.partition("\n")[0]
     return f"{first.rpartition('Check failed: ')[2]}; copy the file again, or save it anew"

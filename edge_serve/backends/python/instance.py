@@ -56,7 +56,8 @@ _NOT_ITERATIVE = (
 class _Answer:
     """The response that came through the sender of one request, perhaps after `execute` has returned.
 
-    It outlives a run that reschedules the request: a model may answer before the next run.
+    With its sender it outlives a run that reschedules the request: a model that keeps the sender or the request may
+    answer before the next run.
     """
 
     __slots__ = ("_settled", "reply")
@@ -214,7 +215,7 @@ class PythonInstance:
         return _sent(request) or self._suspend(request)
 
     def _close_sender(self, request: InferenceRequest) -> Reply | None:
-        """Return the response that was sent for a request of a failed batch, if there is one. None follows."""
+        """Close the sender of a request of a failed batch. Return its response; None = it has sent none."""
         if request._sender is not None:
             request._sender.close()
         return _sent(request)

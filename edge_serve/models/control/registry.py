@@ -354,8 +354,9 @@ class Registry:
         Args:
             unload_dependents: unload the members of an ensemble too, unless they were asked for, or other models or a
                 load under way need them.
-            begun: called once the first of them accepts no more requests, or ensembles that drain are waited for. For a
-                model, which may be loading: the unload counts as nested (`ModelRecord.awaited`).
+            begun: called once a model accepts no more requests, or the unload waits for ensembles that drain. Given
+                when a model has asked for the unload. It may be loading, so the unload then counts as nested
+                (`ModelRecord.awaited`).
         """
         self._loads.cancel(name)
         for one in [one for one in self._models if name in (one, plain_name(one))]:
@@ -377,7 +378,8 @@ class Registry:
                 callers = ", ".join(sorted({self._swapper.leaving[task].name for task in draining}))
                 text = "model %s is unloaded once earlier requests of %s are answered, which may call it"
                 log.info(text, ", ".join(wave), callers, extra=model_fields(name))
-            for one in wave if not draining else ():
+                wave = []
+            for one in wave:
                 async with self._models[one].locked(nested=nested):
                     if one in self._outermost(going):  # else it was loaded again meanwhile
                         draining += self._swapper.retire(self._models[one])

@@ -348,7 +348,8 @@ class VersionSwapper:
         return task
 
     def callers(self, names: Collection[str]) -> list[asyncio.Task[None]]:
-        """Return the tasks of the ensembles that drain and need one of `names`: its requests may call these still."""
+        """Return the drain tasks of ensembles that need one of `names` themselves: their requests may still call these
+        models."""
         return [task for task, one in self.leaving.items() if not members_of(one.config).keys().isdisjoint(names)]
 
     async def _drain(self, served: Served, sequences: bool) -> None:

@@ -32,7 +32,7 @@ class GpuReading:
     """One GPU; powers in watts, energy in joules since the server started, temperature in degrees Celsius.
 
     Attributes:
-        memory_used, memory_free: bytes; on a card the driver reserves others (`memory_total`).
+        memory_used, memory_free: bytes. On a card their sum is below `memory_total` by those that the driver reserves.
         throttling: the reasons for which its clocks are lowered now (`nvml.THROTTLE_REASONS`).
         processes: pid -> bytes of its memory, as far as the driver reports them.
         problem: why the driver does not answer for it any more, and what to do; "" = it answers.

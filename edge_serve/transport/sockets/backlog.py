@@ -37,8 +37,8 @@ class Backlog:
     def must_pause(self) -> bool:
         """Return whether to pause the senders now, and call `pause` then.
 
-        Again while one of them cannot be paused. Above MAX_UNREAD in any case, because a request that could be paused
-        while it waited for a swap may have got a version that cannot be.
+        True again for each event while one of them cannot be paused, and above MAX_UNREAD in any case: a request that
+        could be paused while it waited for a swap may have got a version that cannot be paused.
         """
         return self._bytes > PAUSE_ABOVE and not (self._all_wait and self._bytes <= MAX_UNREAD)
 

@@ -9,8 +9,8 @@ from edge_serve.workers.child.batch import cancel_key
 
 
 class Cancellations:
-    """Marks of requests whose clients have gone. A mark is removed with the last response of its request, that of an
-    iterative model's run when the model can no longer ask for it (`suspend`).
+    """Marks of requests whose clients have gone. A mark is removed with the last response of its request. If an
+    iterative model reschedules the request, the mark is removed when the model can no longer ask for it (`suspend`).
 
     The control thread adds marks, the threads that answer requests remove them. There is no lock: `add` looks only
     after it has added whether the request has been answered, and answering removes the mark last.
@@ -23,7 +23,7 @@ class Cancellations:
 
     def __init__(self) -> None:
         self.marks: set[int] = set()
-        #: requests of a decoupled model whose last response has not been sent, and those of `suspend`
+        #: requests of `open` whose last response has not been sent, and those of `suspend`
         self._open: set[int] = set()
         #: the newest batch that has begun (decoupled) or is done: an older request is open, or has been answered
         self._latest = 0
@@ -57,6 +57,7 @@ class Cancellations:
         finalize(is_cancelled, self.close, key).atexit = False
 
     def close(self, key: int) -> None:
-        """Remove the mark of a decoupled model's request, whose last response has been sent."""
+        """Remove the mark of a request of `open` whose last response has been sent, or of one of `suspend` for which
+        the model can no longer ask."""
         self._open.discard(key)
         self.marks.discard(key)

@@ -463,8 +463,8 @@ def main(arguments: list[str]) -> None:
     Forks(in_child).watch()
     host.install(worker.remote)
     ForwardingHandler(worker.remote).install()
-    signs = partial(beat, control, float(arguments[2]), worker.place_of_load, worker.is_loading, worker.begun)
-    OwnThread(signs, "heartbeat").start()
+    heartbeats = partial(beat, control, float(arguments[2]), worker.place_of_load, worker.is_loading, worker.begun)
+    OwnThread(heartbeats, "heartbeat").start()
     control.send(frame(FrameKind.HELLO))
     if arguments[3]:
         worker.import_ahead(arguments[3])

@@ -254,7 +254,7 @@ class Process:
                 await self._await_load(answer, name)
                 while not answer.done():
                     if not goes_on(reason := self._overdue_load(name)):
-                        self.kill(f"was killed: {reason}")
+                        self.kill(f"was killed: {reason}", guilty=name)
                         raise Internal(reason)
                     await asyncio.wait([answer], timeout=self._limits.load)
                 return answer.result()

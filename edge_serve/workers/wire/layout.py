@@ -6,11 +6,12 @@
 A block describes the tensors of one request or reply: a TENSOR struct each. Requests of one model look alike, so read
 blocks are remembered, and reading one again is a look-up.
 
-Tensors are named by their index in the configuration. A tensor lies in the arena, an output at a place counted from the
-start of the reply's slot, or in the frame's data part, where each starts on 16 bytes and is found from where the data
-of its request starts. An input of zeros is in no memory: the worker makes it. What is rare (parameters, string
-correlation ids, names that the configuration lacks) goes into the extra JSON. Those two files are the hot path: locals
-and few objects rather than small functions.
+Tensors are named by their index in the configuration. A tensor lies in the arena or in the frame's data part. In the
+arena, the place of an input counts from the start of the arena, that of an output from the start of the reply's slot.
+In the data part, each tensor starts on 16 bytes, and its place counts from where the data of its request starts. An
+input of zeros is in no memory: the worker makes it. What is rare (parameters, string correlation ids, names that the
+configuration lacks) goes into the extra JSON. Those two files are the hot path: locals and few objects rather than
+small functions.
 """
 
 from __future__ import annotations

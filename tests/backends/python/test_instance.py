@@ -861,7 +861,6 @@ def test_a_kept_sender_that_is_dropped_ends_the_run(scene: PythonScene) -> None:
 def test_a_stream_that_has_ended_between_two_runs_ends_the_next_one(scene: PythonScene) -> None:
     """The worker keeps a mark for each run until its last response."""
     streams = [Stream(), Stream(), Stream()]
-    sending = iter(streams)
 
     def send(run: int, model: Any) -> None:
         if run == 0:
@@ -869,7 +868,7 @@ def test_a_stream_that_has_ended_between_two_runs_ends_the_next_one(scene: Pytho
 
     source = RUNS.replace("ACTION", "self.keep(request.get_response_sender())").replace("RETURNED", "None")
     instance = scene.open(source, {**ITERATIVE, **DECOUPLED})
-    for i, stream in enumerate(sending):
+    for i, stream in enumerate(streams):
         run(instance, request(number(), correlation_id=7, flags=0 if i else SEQUENCE_START, send=stream))
         send(i, instance.model)
     assert [stream.got for stream in streams[:2]] == [[(None, True)], [(None, True)]]

@@ -172,6 +172,12 @@ class IterativeStreams(Scene):
         replies = [Reply(rescheduled=one) for one in again]
         self.driver.on_reply(0, BatchReply(batch_id, 10, 20, 30, 40, replies, left=left))
 
+    def finish(self, batch_id: int, count: int = 1) -> None:
+        """The run of a batch is done, and each of its requests has its last response."""
+        for position in range(count):
+            self.driver.on_partial(0, batch_id, position, Reply(), True, None)
+        self.end_run(batch_id, *[False] * count)
+
 
 @pytest.mark.parametrize("when", ["while it runs", "while it is queued again", "not yet"])
 def test_a_stream_that_was_paused_in_the_queue_is_resumed_in_every_run(kind: Kind, when: str) -> None:
@@ -181,8 +187,7 @@ def test_a_stream_that_was_paused_in_the_queue_is_resumed_in_every_run(kind: Kin
         first = await here.runs(0)
         job = here.submit("b")
         assert job.set_paused(True)
-        here.driver.on_partial(0, first, 0, Reply(), True, None)
-        here.end_run(first, False)
+        here.finish(first)
         second = await here.runs(1)
         assert here.model.paused == {(second, 0)}
         if when == "while it runs":
@@ -192,8 +197,7 @@ def test_a_stream_that_was_paused_in_the_queue_is_resumed_in_every_run(kind: Kin
             job.set_paused(False)
         third = await here.runs(2)
         assert here.model.paused == ({(third, 0)} if when == "not yet" else set())
-        here.driver.on_partial(0, third, 0, Reply(), True, None)
-        here.end_run(third, False)
+        here.finish(third)
         assert not here.model.paused
         here.check()
 
@@ -214,12 +218,10 @@ def test_the_wait_for_the_next_run_does_not_count_as_execution(again: bool) -> N
         await asyncio.sleep(0.03)
         text = "model 'm' sent 0 responses and no final one within its execution_timeout_ms (20)"
         assert here.answers() == ([] if again else [("a", text)])
-        here.driver.on_partial(0, second, 0, Reply(), True, None)
-        here.end_run(second, False)
+        here.finish(second)
         if again:
             third = await here.runs(2)
-            here.driver.on_partial(0, third, 0, Reply(), True, None)
-            here.end_run(third, False)
+            here.finish(third)
         assert [one for one in here.answers() if not one[1]] == [("b", ""), ("a", "")][: 2 if again else 1]
         here.check()
 
@@ -229,17 +231,11 @@ def test_the_wait_for_the_next_run_does_not_count_as_execution(again: bool) -> N
 def test_the_limit_of_a_batch_fails_only_streams_that_do_not_run_again() -> None:
     async def story() -> None:
         here = IterativeStreams(OldestSequences, 2, timeout=0.02, oldest=True, max_candidate_sequences=5)
-
-        def finish(batch_id: int, count: int) -> None:
-            for position in range(count):
-                here.driver.on_partial(0, batch_id, position, Reply(), True, None)
-            here.end_run(batch_id, *[False] * count)
-
         here.submit("before")
         before = await here.runs(0)
         for id in ("again", "silent"):
             here.submit(id)
-        finish(before, 1)
+        here.finish(before, 1)
         both = await here.runs(1)
         for id in ("c", "d"):
             here.submit(id)
@@ -248,8 +244,8 @@ def test_the_limit_of_a_batch_fails_only_streams_that_do_not_run_again() -> None
         await until(lambda: len(here.responses) > 1)
         await asyncio.sleep(0.02)
         assert [id for id, _ in here.answers()] == ["before", "silent"]
-        finish(others, 2)
-        finish(await here.runs(3), 1)
+        here.finish(others, 2)
+        here.finish(await here.runs(3), 1)
         assert here.answers()[2:] == [("c", ""), ("d", ""), ("again", "")]
         here.check()
 
@@ -270,8 +266,7 @@ def test_a_response_that_crosses_the_next_run_arrives(kind: Kind, end: str) -> N
         if end == "the worker dies":
             here.driver.on_lost({0: Unavailable("lost")})
         else:
-            here.driver.on_partial(0, second, 0, Reply(), True, None)
-            here.end_run(second, False)
+            here.finish(second)
         here.driver.on_partial(0, first, 0, Reply(), False, None)
         texts = {"in the old run": [""], "in the new run": ["", ""], "the worker dies": ["", "lost"]}[end]
         assert here.answers() == [("a", text) for text in texts]

@@ -273,7 +273,7 @@ class InferenceRequest:
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of responses, always the same object."""
         if self._sender is None:
-            with host.lock:  # several threads may ask for it
+            with host.lock:  # several threads may ask for it; a forked child gets a new lock
                 if self._sender is None:
                     self._sender = self._make_sender(self._wire)
         return self._sender
